@@ -1,0 +1,1 @@
+"""Threefold: one memory for every agent framework."""

@@ -1,0 +1,80 @@
+"""Types, limits and base models that every part of the contract shares."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+
+MAX_ID_CHARS = 512
+MAX_CONTENT_CHARS = 1_000_000
+MAX_PAYLOAD_CHARS = 4_000_000
+MAX_TURNS_PER_WRITE = 1_000
+MAX_QUERY_CHARS = 10_000
+MAX_FACT_CHARS = 10_000
+MAX_METADATA_BYTES = 16_384
+MAX_IDS_PER_CALL = 10_000
+MAX_PAGE = 1_000
+
+Level = Literal["session", "agent", "user", "store"]
+Visibility = Literal["session", "agent", "user"]
+Role = Literal["user", "assistant", "tool", "system"]
+TurnKind = Literal["message", "tool_call", "tool_result"]
+Origin = Literal["user", "assistant", "tool", "import"]
+Tier = Literal["short_term", "medium_term", "long_term", "shared"]
+
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+REPLACEMENT = "\ufffd"
+
+
+def clean_text(value: object) -> object:
+    """Replace NUL and lone surrogates, which no database can hold, by U+FFFD: the one rule for free text."""
+    return _UNSTORABLE.sub(REPLACEMENT, value) if isinstance(value, str) else value
+
+
+def check_exact(value: object) -> object:
+    """Refuse text that cannot be stored exactly: the rule for ids, keys, queries and payloads."""
+    if isinstance(value, str) and _UNSTORABLE.search(value):
+        raise ValueError("must not contain NUL or a lone surrogate")
+    return value
+
+
+def check_id(value: str) -> str:
+    """Refuse blank ids and the wildcard `*`; every other id is opaque and kept exactly as it came."""
+    if not value.strip():
+        raise ValueError("must not be blank")
+    if value == "*":
+        raise ValueError("must not be '*': there are no wildcards")
+    return value
+
+
+Id = Annotated[
+    str, BeforeValidator(check_exact), Field(min_length=1, max_length=MAX_ID_CHARS), AfterValidator(check_id)
+]
+Content = Annotated[str, BeforeValidator(clean_text), Field(max_length=MAX_CONTENT_CHARS)]
+Query = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_QUERY_CHARS)]
+Payload = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_PAYLOAD_CHARS)]
+Cursor = Annotated[str, BeforeValidator(check_exact), Field(max_length=2_048)]
+Timestamp = AwareDatetime
+PageLimit = Annotated[int, Field(ge=0, le=MAX_PAGE)]
+
+
+class Request(BaseModel):
+    """A request body. Unknown fields are refused, so that a misspelt or an identity field never passes unseen."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class Response(BaseModel):
+    """A response body. Unknown fields are ignored, so that an older client reads a newer service."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class SourceRange(Response):
+    """The turns of one session that a memory rests on; both ends are inclusive sequence numbers."""
+
+    session_id: str
+    from_seq: int
+    upto_seq: int

@@ -1,0 +1,65 @@
+"""Erasure: one selector in, one receipt out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Request, Response, Timestamp
+
+
+class ForgetSource(Request):
+    """Everything that came from one tool, session or agent."""
+
+    kind: Literal["tool", "session", "agent"]
+    name: Id
+
+
+class ForgetRequest(Request):
+    """`POST /v1/forget`: exactly one of `session_id`, `level`, `fact_ids`, `source`."""
+
+    session_id: Id | None = None
+    level: Level | None = Field(
+        default=None, description="`agent`: the caller's agent x user; `user`: all of the user."
+    )
+    fact_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
+    sources: bool = Field(
+        default=False, description="With `fact_ids`: the content of the turns they rest on goes too."
+    )
+    source: ForgetSource | None = None
+    since: Timestamp | None = Field(
+        default=None, description="With `source`: only what was written at or after this time."
+    )
+    dry_run: bool = False
+
+    @model_validator(mode="after")
+    def _one_selector(self) -> Self:
+        selectors = {
+            "session_id": self.session_id,
+            "level": self.level,
+            "fact_ids": self.fact_ids,
+            "source": self.source,
+        }
+        given = [name for name, value in selectors.items() if value is not None]
+        if len(given) != 1:
+            raise ValueError(f"name exactly one of {', '.join(selectors)}; given: {', '.join(given) or 'none'}")
+        if self.sources and self.fact_ids is None:
+            raise ValueError("`sources` goes with `fact_ids`")
+        if self.since is not None and self.source is None:
+            raise ValueError("`since` goes with `source`")
+        return self
+
+
+class ForgetReceipt(Response):
+    """What was erased, without any of its content. A dry run counts and erases nothing."""
+
+    receipt_id: str
+    counts: dict[str, int] = Field(description="Rows erased per tier: turns, facts, digests, sessions, ...")
+    complete: bool = Field(description="Nothing of the selection is left where the service can reach it.")
+    not_covered: list[str] = Field(default_factory=list)
+    purge: Literal["done", "pending"] = Field(
+        description="Whether the bytes are gone from the files as well; `pending` until `threefold purge` has run."
+    )
+    dry_run: bool
+    at: Timestamp

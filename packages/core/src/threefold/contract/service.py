@@ -1,0 +1,40 @@
+"""The service about itself: who the caller is, and whether it is well."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from threefold.contract.common import Level, Response
+
+
+class StorePolicy(Response):
+    """What the store asks of its clients."""
+
+    failure_mode: Literal["soft", "strict"] = "soft"
+    token_budget: int = 4096
+    top_k: int = 10
+    default_expiry_days: float | None = None
+
+
+class WhoAmI(Response):
+    """The verified identity of this request and what it may do."""
+
+    user: str | None = Field(description="Null for an agent that acts on its own (`self`).")
+    agent: str
+    ceiling: Level
+    default_level: Level
+    may_share: bool
+    reads_shared: bool
+    admin: bool = False
+    mode: Literal["dev", "keys", "jwt", "gateway"]
+    store: StorePolicy
+    version: str
+
+
+class Health(Response):
+    """`/healthz`: the process is alive. `/readyz`: it can reach its database."""
+
+    status: Literal["ok", "unavailable"]
+    detail: str | None = None

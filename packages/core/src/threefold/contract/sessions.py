@@ -1,0 +1,59 @@
+"""Sessions: listing, digests, and the state of consolidation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from threefold.contract.common import Response, Timestamp
+
+
+class Session(Response):
+    """One session of the caller's agent and user."""
+
+    session_id: str
+    agent: str
+    turns: int
+    tokens: int
+    last_seq: int
+    revision: int
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class SessionPage(Response):
+    """One page of sessions, the most recently written first."""
+
+    sessions: list[Session]
+    next_cursor: str | None = None
+
+
+class Digest(Response):
+    """One version of a session's digest and the turns it covers, inclusive."""
+
+    version: int
+    text: str
+    from_seq: int
+    upto_seq: int
+    parent: int | None = Field(default=None, description="The version this one was folded from.")
+    model: str
+    tokens: int
+    created_at: Timestamp
+
+
+class DigestPage(Response):
+    """All kept versions, newest first."""
+
+    digests: list[Digest]
+
+
+class SessionStatus(Response):
+    """How far consolidation has come. Nothing is pending when every watermark that applies equals `last_seq`."""
+
+    last_seq: int
+    indexed_upto: int
+    digested_upto: int
+    extracted_upto: int
+    state: Literal["idle", "pending", "running", "parked"]
+    reason: str | None = None

@@ -1,0 +1,133 @@
+"""Everything that can go wrong, and the one table code <-> class <-> status.
+
+ThreefoldError
+├── ServiceError                 the service answered with an error body
+│   ├── InvalidRequest           422  the request itself is wrong; the message names the field
+│   ├── TooLarge                 413  the body is over the limit
+│   ├── Unauthenticated          401  no identity, or one that does not verify
+│   ├── Forbidden                403  a verified identity that may not do this
+│   ├── NotFound                 404  no such thing, or not yours: the two look the same
+│   ├── Conflict                 409  the same id with other content
+│   │   └── RevisionConflict     409  the session moved on since it was read
+│   ├── RateLimited              429  too much; wait `retry_after` seconds
+│   ├── EmbedderMismatch         503  vectors of another embedder; run `threefold reembed`
+│   ├── Unavailable              503  the service cannot reach its database
+│   └── InternalError            500  a fault of the service; details are in its log
+└── Unreachable                  no usable answer: refused, reset, timed out, or not the service at all
+    └── CircuitOpen              not tried, since the last calls failed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class ThreefoldError(Exception):
+    """Root of every error that Threefold raises."""
+
+
+class ServiceError(ThreefoldError):
+    """An error that the service stated: a stable `code`, an HTTP `status`, a message and details."""
+
+    code: ClassVar[str] = "error"
+    status: ClassVar[int] = 500
+    refusal: ClassVar[bool] = False
+    """True where trying again cannot help: the caller, not the service, has to change."""
+
+    def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: dict[str, Any] = dict(details or {})
+
+
+class InvalidRequest(ServiceError):
+    """The request itself is wrong; the message names the field."""
+
+    code, status, refusal = "invalid_request", 422, True
+
+
+class TooLarge(ServiceError):
+    """The body is over the limit."""
+
+    code, status, refusal = "too_large", 413, True
+
+
+class Unauthenticated(ServiceError):
+    """No identity, or one that does not verify."""
+
+    code, status, refusal = "unauthenticated", 401, True
+
+
+class Forbidden(ServiceError):
+    """A verified identity that may not do this."""
+
+    code, status, refusal = "forbidden", 403, True
+
+
+class NotFound(ServiceError):
+    """No such thing, or not yours: the two look the same."""
+
+    code, status, refusal = "not_found", 404, True
+
+
+class Conflict(ServiceError):
+    """The same id was written before with other content; nothing of the call was stored."""
+
+    code, status, refusal = "conflict", 409, True
+
+
+class RevisionConflict(Conflict):
+    """The session moved on since it was read; `details["revision"]` is the current one."""
+
+    code = "revision_conflict"
+
+
+class RateLimited(ServiceError):
+    """Too many requests; `details["retry_after"]` is in seconds."""
+
+    code, status = "rate_limited", 429
+
+
+class EmbedderMismatch(ServiceError):
+    """The stored vectors came from another embedder; run `threefold reembed`."""
+
+    code, status = "embedder_mismatch", 503
+
+
+class Unavailable(ServiceError):
+    """The service cannot reach its database; nothing was stored."""
+
+    code, status = "unavailable", 503
+
+
+class InternalError(ServiceError):
+    """A fault of the service; details are in its log, never in the answer."""
+
+    code, status = "internal", 500
+
+
+class Unreachable(ThreefoldError):
+    """No usable answer: refused, reset, timed out, or not the service at all."""
+
+
+class CircuitOpen(Unreachable):
+    """Not tried, since the last calls failed; the breaker closes again by itself."""
+
+
+ERRORS: dict[str, type[ServiceError]] = {
+    cls.code: cls
+    for cls in (
+        InvalidRequest,
+        TooLarge,
+        Unauthenticated,
+        Forbidden,
+        NotFound,
+        Conflict,
+        RevisionConflict,
+        RateLimited,
+        EmbedderMismatch,
+        Unavailable,
+        InternalError,
+    )
+}

@@ -1,0 +1,1 @@
+"""The Threefold memory service."""
