@@ -13,8 +13,9 @@ ThreefoldError
 │   ├── EmbedderMismatch         503  vectors of another embedder; run `threefold reembed`
 │   ├── Unavailable              503  the service cannot reach its database
 │   └── InternalError            500  a fault of the service; details are in its log
-└── Unreachable                  no usable answer: refused, reset, timed out, or not the service at all
-    └── CircuitOpen              not tried, since the last calls failed
+├── Unreachable                  no usable answer: refused, reset, timed out, or not the service at all
+│   └── CircuitOpen              not tried, since the last calls failed
+└── WaitTimeout                  `wait` gave up: work on the session is still pending, or parked
 """
 
 from __future__ import annotations
@@ -113,6 +114,10 @@ class Unreachable(ThreefoldError):
 
 class CircuitOpen(Unreachable):
     """Not tried, since the last calls failed; the breaker closes again by itself."""
+
+
+class WaitTimeout(ThreefoldError, TimeoutError):
+    """`wait` gave up: work on the session is still pending, or parked."""
 
 
 ERRORS: dict[str, type[ServiceError]] = {

@@ -1,0 +1,41 @@
+# `make` lists the verbs. Each works on a fresh checkout: it needs python3 >= 3.11 with pip, and nothing else.
+UV := .ci/uv
+RUN := $(UV) run --no-sync
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test soak bench lint format typecheck docs
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
+
+install: ## fetch uv and the locked dependencies into the checkout (every other verb does it too)
+	@test -d .venv || echo "First run: fetching the dependencies, about 500 MB on disk"
+	@$(UV) sync --locked --quiet
+
+demo: install ## see the memory at work: a service, a conversation, and what is recalled later
+	@$(RUN) threefold demo
+
+test: install ## run every test, on SQLite and on a real Postgres
+	@$(RUN) pytest -n 2 --dist worksteal
+
+soak: install ## run the service under load and faults for a while, and check that nothing is lost
+	@$(RUN) python -m benchmarks.soak
+
+bench: install ## measure speed and recall quality
+	@$(RUN) python -m benchmarks
+
+lint: install ## check lock file, style, formatting and types
+	@$(UV) lock --check --quiet
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check
+	@$(RUN) pyright
+
+format: install ## put the code into its one format
+	@$(RUN) ruff check --fix
+	@$(RUN) ruff format
+
+typecheck: install ## check types only
+	@$(RUN) pyright
+
+docs: install ## run every example of README.md and docs/
+	@$(RUN) pytest tests/docs

@@ -1,0 +1,296 @@
+"""Every operation of the contract as data: what to send, what comes back, how long it may take. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+from uuid import uuid4
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from threefold.contract import (
+    Digest,
+    DigestPage,
+    FactHistory,
+    ForgetReceipt,
+    ForgetRequest,
+    ForgetSource,
+    Health,
+    Level,
+    ListRequest,
+    Memory,
+    MemoryPage,
+    RecallRequest,
+    RecallResponse,
+    SaveFactRequest,
+    SessionPage,
+    SessionStatus,
+    Tier,
+    TurnIn,
+    TurnPage,
+    UpdateFactRequest,
+    Visibility,
+    WhoAmI,
+    WriteRequest,
+    WriteResponse,
+)
+from threefold.contract.common import Id
+from threefold.errors import InvalidRequest
+
+R = TypeVar("R", bound=BaseModel)
+M = TypeVar("M", bound=BaseModel)
+TurnLike = TurnIn | Mapping[str, Any]
+
+_ID: TypeAdapter[str] = TypeAdapter(Id)
+_DOTS = {".": "%2E", "..": "%2E%2E"}  # left alone by quote, and eaten by whoever normalises the path
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """Seconds for one whole call, retries included."""
+
+    recall: float = 2.0
+    write: float = 5.0
+    """Writing, saving, and every call about one thing."""
+    long: float = 30.0
+    """Forget, end, list."""
+
+
+@dataclass(frozen=True)
+class Call(Generic[R]):
+    """One request, and what its answer is."""
+
+    method: Literal["GET", "POST", "PATCH", "DELETE"]
+    path: str
+    reply: type[R]
+    params: Mapping[str, str | int | float] = field(default_factory=dict[str, str | int | float])
+    body: bytes | None = None
+    pace: Literal["recall", "write", "long"] = "write"
+    repeatable: bool = True
+    """False where a second arrival would do a second thing."""
+    waits: float = 0.0
+    """Seconds that the service was asked to wait, on top of the deadline."""
+    also: int = 200
+    """A status that carries the same reply as a success."""
+
+    def seconds(self, deadlines: Deadlines) -> float:
+        """How long this call may take."""
+        return {"recall": deadlines.recall, "write": deadlines.write, "long": deadlines.long}[self.pace] + self.waits
+
+
+class WriteOptions(TypedDict, total=False):
+    """Options of `write`, as in `WriteRequest`."""
+
+    visibility: Visibility | None
+    run_end: bool
+    expected_revision: int | None
+
+
+class RecallOptions(TypedDict, total=False):
+    """Options of `recall`, as in `RecallRequest`."""
+
+    level: Level | None
+    include: Sequence[Tier]
+    top_k: int | None
+    min_score: float | None
+    token_budget: int | None
+    exclude_ids: Sequence[str]
+    min_trust: float | None
+
+
+class ListOptions(TypedDict, total=False):
+    """Options of `list`, as in `ListRequest`."""
+
+    level: Level | None
+    include: Sequence[Literal["long_term", "shared"]]
+    kinds: Sequence[Literal["fact", "episode"]]
+    session_id: str | None
+    order: Literal["created_at", "access_count"]
+    cursor: str | None
+    limit: int
+
+
+class ForgetOptions(TypedDict, total=False):
+    """Options of `forget`, as in `ForgetRequest`: exactly one selector."""
+
+    session_id: str | None
+    level: Level | None
+    fact_ids: Sequence[str] | None
+    sources: bool
+    source: ForgetSource | None
+    since: datetime | None
+    dry_run: bool
+
+
+class SaveOptions(TypedDict, total=False):
+    """Options of `save`, as in `SaveFactRequest`."""
+
+    visibility: Visibility | None
+    shared: bool
+    expires_in_days: float | None
+    pinned: bool
+    metadata: Mapping[str, Any]
+
+
+class UpdateOptions(TypedDict, total=False):
+    """Options of `update_fact`, as in `UpdateFactRequest`."""
+
+    text: str | None
+    pinned: bool | None
+    expires_in_days: float | None
+    metadata: Mapping[str, Any] | None
+
+
+def write(session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> Call[WriteResponse]:
+    """Append turns. Each has an id from here on, so that it can be sent again and is stored once."""
+    request = checked(WriteRequest, session_id=session_id, turns=[turn_in(turn) for turn in turns], **options)
+    return Call("POST", "/v1/write", WriteResponse, body=_json(request))
+
+
+def recall(query: str, session_id: str | None = None, **options: Unpack[RecallOptions]) -> Call[RecallResponse]:
+    """The tiers for a query."""
+    request = checked(RecallRequest, query=query, session_id=session_id, **options)
+    return Call("POST", "/v1/recall", RecallResponse, body=_json(request), pace="recall")
+
+
+def list_memories(**options: Unpack[ListOptions]) -> Call[MemoryPage]:
+    """One page of everything visible."""
+    return Call("POST", "/v1/list", MemoryPage, body=_json(checked(ListRequest, **options)), pace="long")
+
+
+def forget(**selector: Unpack[ForgetOptions]) -> Call[ForgetReceipt]:
+    """Erase; a second arrival finds nothing left."""
+    return Call("POST", "/v1/forget", ForgetReceipt, body=_json(checked(ForgetRequest, **selector)), pace="long")
+
+
+def save(text: str, session_id: str | None = None, **options: Unpack[SaveOptions]) -> Call[Memory]:
+    """Remember one statement. It has no id of its own, so only a request that never left is sent again."""
+    request = checked(SaveFactRequest, text=text, session_id=session_id, **options)
+    return Call("POST", "/v1/facts", Memory, body=_json(request), repeatable=False)
+
+
+def get_fact(fact_id: str) -> Call[Memory]:
+    """One fact."""
+    return Call("GET", _path("facts", fact_id), Memory)
+
+
+def update_fact(fact_id: str, **options: Unpack[UpdateOptions]) -> Call[Memory]:
+    """Supersede or adjust one fact; twice would be two versions."""
+    request = checked(UpdateFactRequest, **options)
+    return Call("PATCH", _path("facts", fact_id), Memory, body=_json(request), repeatable=False)
+
+
+def delete_fact(fact_id: str, *, sources: bool = False) -> Call[ForgetReceipt]:
+    """Erase one fact; a second arrival would answer that there is no such fact."""
+    params = {"sources": 1} if sources else {}
+    return Call("DELETE", _path("facts", fact_id), ForgetReceipt, params, pace="long", repeatable=False)
+
+
+def fact_history(fact_id: str) -> Call[FactHistory]:
+    """Every version of one fact."""
+    return Call("GET", _path("facts", fact_id, "history"), FactHistory)
+
+
+def restore_fact(fact_id: str) -> Call[Memory]:
+    """Make a superseded version the current one."""
+    return Call("POST", _path("facts", fact_id, "restore"), Memory, repeatable=False)
+
+
+def sessions(*, cursor: str | None = None, limit: int | None = None) -> Call[SessionPage]:
+    """One page of sessions."""
+    return Call("GET", "/v1/sessions", SessionPage, _given(cursor=cursor, limit=limit), pace="long")
+
+
+def turns(
+    session_id: str, *, from_seq: int | None = None, limit: int | None = None, payload: bool = False
+) -> Call[TurnPage]:
+    """One page of a session's turns."""
+    params = _given(from_seq=from_seq, limit=limit, payload=1 if payload else None)
+    return Call("GET", _path("sessions", session_id, "turns"), TurnPage, params, pace="long")
+
+
+def digests(session_id: str) -> Call[DigestPage]:
+    """Every version of a session's digest."""
+    return Call("GET", _path("sessions", session_id, "digests"), DigestPage)
+
+
+def digest(session_id: str, version: int) -> Call[Digest]:
+    """One version of a session's digest."""
+    return Call("GET", _path("sessions", session_id, "digests", str(version)), Digest)
+
+
+def status(session_id: str) -> Call[SessionStatus]:
+    """How far consolidation has come."""
+    return Call("GET", _path("sessions", session_id, "status"), SessionStatus)
+
+
+def end(session_id: str, *, wait: float | None = None) -> Call[SessionStatus]:
+    """Extract up to the turns seen now."""
+    path = _path("sessions", session_id, "end")
+    return Call("POST", path, SessionStatus, _given(wait=wait), pace="long", waits=wait or 0.0)
+
+
+def whoami() -> Call[WhoAmI]:
+    """The verified identity and the store's policy."""
+    return Call("GET", "/v1/whoami", WhoAmI)
+
+
+def health() -> Call[Health]:
+    """Whether the process is alive."""
+    return Call("GET", "/healthz", Health)
+
+
+def ready() -> Call[Health]:
+    """Whether the service reaches its database: either answer is an answer."""
+    return Call("GET", "/readyz", Health, also=503)
+
+
+def turn_in(turn: TurnLike) -> TurnIn:
+    """A checked turn that has an id."""
+    made = turn if isinstance(turn, TurnIn) else checked(TurnIn, **turn)
+    return made if made.id is not None else made.model_copy(update={"id": uuid4().hex})
+
+
+def checked(model: type[M], /, **fields: Any) -> M:
+    """A model of the contract, or `InvalidRequest` that names the fields and quotes none of their content."""
+    try:
+        return model.model_validate(fields)
+    except ValidationError as error:
+        refusal = _refusal(error)
+    raise refusal  # out here, as a chained pydantic error would quote the content
+
+
+def checked_id(name: str, value: str) -> str:
+    """An id as the contract wants it, exactly as it came."""
+    try:
+        return _ID.validate_python(value)
+    except ValidationError as error:
+        refusal = _refusal(error, name)
+    raise refusal
+
+
+def _refusal(error: ValidationError, *prefix: str) -> InvalidRequest:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    fields = [
+        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": item["msg"]}
+        for item in problems
+    ]
+    message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
+    return InvalidRequest(message, {"fields": fields[:50]})
+
+
+def _path(collection: str, name: str, *rest: str) -> str:
+    checked_id("id", name)
+    return "/".join(["/v1", collection, _DOTS.get(name) or quote(name, safe=""), *rest])
+
+
+def _given(**params: str | int | float | None) -> dict[str, str | int | float]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _json(request: BaseModel) -> bytes:
+    """Only what the caller gave: a default of this client must not override one of the store."""
+    return request.model_dump_json(exclude_unset=True).encode()

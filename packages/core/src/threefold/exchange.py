@@ -1,0 +1,137 @@
+"""One call from its first attempt to its answer: what an answer means, and whether to try again. No I/O."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NoReturn
+
+import httpx
+from pydantic import ValidationError
+
+from threefold.calls import Call, R
+from threefold.contract import ErrorBody, ErrorDetail
+from threefold.errors import (
+    ERRORS,
+    Forbidden,
+    InternalError,
+    InvalidRequest,
+    ServiceError,
+    ThreefoldError,
+    Unauthenticated,
+    Unreachable,
+)
+
+ATTEMPTS = 3
+BACKOFF = 0.1  # seconds before the second attempt, doubled for the third: a refused recall costs 0.3 s at most
+PASSING = frozenset({429, 502, 503, 504})
+
+NEXT_STEP: dict[type[ThreefoldError], str] = {
+    Unreachable: "start the service with `threefold serve`, or correct the URL (THREEFOLD_URL)",
+    Unauthenticated: "pass a valid api_key (THREEFOLD_API_KEY)",
+    Forbidden: "ask for a key that is granted this user and agent (THREEFOLD_USER, THREEFOLD_AGENT)",
+    InvalidRequest: "name the user and the agent that the key speaks for (THREEFOLD_USER, THREEFOLD_AGENT)",
+}
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An HTTP response, read to its end."""
+
+    status: int
+    content: bytes
+    retry_after: str | None = None
+
+
+Outcome = Reply | httpx.RequestError
+
+
+class Exchange(Generic[R]):
+    """The state of one call."""
+
+    def __init__(self, call: Call[R], url: str, seconds: float, clock: Callable[[], float]) -> None:
+        self._call = call
+        self._url = url
+        self._clock = clock
+        self._end = clock() + seconds
+        self._attempts = 0
+
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._end - self._clock())
+
+    def pause(self, outcome: Outcome) -> float | None:
+        """Seconds to wait before the next attempt; None when this outcome is the last."""
+        self._attempts += 1
+        if self._attempts >= ATTEMPTS or not self._may_repeat(outcome):
+            return None
+        wanted = self._asked(outcome) or BACKOFF * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.0)
+        return wanted if wanted < self.left() else None
+
+    def result(self, outcome: Outcome) -> R:
+        """The model that the answer holds, or the error that it means."""
+        if isinstance(outcome, httpx.RequestError):
+            raise Unreachable(f"no answer from {self._url}: {_reason(outcome)}")
+        if 200 <= outcome.status < 300 or outcome.status == self._call.also:
+            reply = _parsed(self._call.reply, outcome.content)
+            if reply is not None:
+                return reply
+        self._refuse(outcome)
+
+    def _refuse(self, reply: Reply) -> NoReturn:
+        body = _parsed(ErrorBody, reply.content)
+        if body is None:
+            raise Unreachable(
+                f"{self._url} answered {reply.status}, but not as Threefold does: check the URL and any proxy"
+            )
+        raise _error(body.error, reply)
+
+    def _may_repeat(self, outcome: Outcome) -> bool:
+        if isinstance(outcome, httpx.RequestError):
+            unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
+            return self._call.repeatable or unsent
+        return self._call.repeatable and outcome.status in PASSING - {self._call.also}
+
+    def _asked(self, outcome: Outcome) -> float | None:
+        """The `Retry-After` of a reply, in seconds."""
+        if not isinstance(outcome, Reply) or outcome.retry_after is None:
+            return None
+        try:
+            return max(0.0, float(outcome.retry_after))
+        except ValueError:  # a date: the ordinary pause will do
+            return None
+
+
+def with_next_step(error: ThreefoldError) -> ThreefoldError:
+    """The same error, with what to do about it."""
+    step = next((text for kind, text in NEXT_STEP.items() if isinstance(error, kind)), None)
+    if step is None:
+        return error
+    if isinstance(error, ServiceError):
+        return type(error)(f"{error.message}; {step}", error.details)
+    return type(error)(f"{error}; {step}")
+
+
+def _parsed(model: type[R], content: bytes) -> R | None:
+    try:
+        return model.model_validate_json(content)
+    except ValidationError:
+        return None
+
+
+def _error(body: ErrorDetail, reply: Reply) -> ServiceError:
+    """The class of a code; for a code of a newer service, the nearest that its status allows."""
+    nearest = next((cls for cls in ERRORS.values() if cls.status == reply.status), None)
+    fallback = nearest or (InternalError if reply.status >= 500 else InvalidRequest)
+    details = dict(body.details)
+    if reply.retry_after is not None:
+        details.setdefault("retry_after", reply.retry_after)
+    return ERRORS.get(body.code, fallback)(body.message, details)
+
+
+def _reason(error: httpx.RequestError) -> str:
+    """Why there is no answer. Other errors are only named, as their text may quote what was sent."""
+    if isinstance(error, httpx.TimeoutException):
+        return "timed out"
+    return str(error) if isinstance(error, httpx.ConnectError) else type(error).__name__

@@ -1,0 +1,143 @@
+"""Who sees what: every rule of identity and scope, as pure functions."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Literal
+from uuid import UUID
+
+from threefold.contract import Level
+from threefold.errors import Forbidden, InvalidRequest
+
+OwnerKind = Literal["user", "self"]
+
+
+class Reach(IntEnum):
+    """How far apart a reader and an item may be; each reach contains the smaller ones."""
+
+    session = 0
+    agent = 1
+    user = 2
+    store = 3
+
+
+@dataclass(frozen=True)
+class Principal:
+    """The verified caller of one request. `user` is None for an agent that acts on its own."""
+
+    user: str | None
+    agent: str
+    ceiling: Reach
+    may_share: bool = False
+    reads_shared: bool = False
+    admin: bool = False
+
+    @property
+    def owner_kind(self) -> OwnerKind:
+        return "self" if self.user is None else "user"
+
+    @property
+    def owner_name(self) -> str:
+        return self.agent if self.user is None else self.user
+
+    @property
+    def owner(self) -> UUID:
+        return owner_key(self.owner_kind, self.owner_name)
+
+    @property
+    def default_reach(self) -> Reach:
+        return min(Reach.agent, self.ceiling)
+
+
+@dataclass(frozen=True)
+class ScopeFilter:
+    """What one operation may touch: the owner's items within `reach` of (agent, session)."""
+
+    owner: UUID
+    user: str | None
+    agent: str
+    session: UUID | None
+    reach: Reach
+
+
+SHARED_POOL = UUID(int=0)
+"""The pool of the store's shared partition; no owner key is ever zero."""
+
+
+def derive_key(kind: str, *parts: bytes) -> UUID:
+    """A 128-bit key for a tuple of byte strings. Lengths are hashed too, so no two tuples ever look the same."""
+    digest = hashlib.sha256(kind.encode())
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return UUID(bytes=digest.digest()[:16])
+
+
+def owner_key(kind: OwnerKind, name: str) -> UUID:
+    """The key of an owner. A self owner never equals a user of the same name."""
+    return derive_key(f"owner:{kind}", name.encode())
+
+
+def session_key(owner: UUID, agent: str, session_id: str) -> UUID:
+    """The key of a session: two users, or two agents, with the same session id never meet."""
+    return derive_key("session", owner.bytes, agent.encode(), session_id.encode())
+
+
+def resolve_reach(principal: Principal, level: Level | None) -> Reach:
+    """The reach of a read. Unnamed: the lower of `agent` and the ceiling. Named above the ceiling: refused."""
+    if level is None:
+        return principal.default_reach
+    reach = Reach[level]
+    if reach > principal.ceiling:
+        raise Forbidden(
+            f"level '{level}' is above this caller's ceiling '{principal.ceiling.name}'",
+            {"level": level, "ceiling": principal.ceiling.name},
+        )
+    return reach
+
+
+def read_scope(principal: Principal, level: Level | None, session_id: str | None) -> ScopeFilter:
+    """The scope of a recall or a list."""
+    reach = resolve_reach(principal, level)
+    if reach is Reach.session and session_id is None:
+        raise InvalidRequest("session_id: needed at level 'session'", {"field": "session_id"})
+    return _scope(principal, session_id, reach)
+
+
+def session_scope(principal: Principal, session_id: str) -> ScopeFilter:
+    """The scope of everything that names one session: the caller's own, by construction of its key."""
+    return _scope(principal, session_id, Reach.session)
+
+
+def item_scope(principal: Principal) -> ScopeFilter:
+    """The scope of by-id verbs: what the caller could read at its ceiling, never beyond its own user."""
+    return _scope(principal, None, min(principal.ceiling, Reach.user))
+
+
+def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
+    """The scope of a forget by level: the caller's own agent or user, up to its ceiling."""
+    if level == "session":
+        raise InvalidRequest("level: to forget one session, name it by `session_id`", {"field": "level"})
+    if level == "store":
+        raise Forbidden("level 'store' cannot be forgotten through an agent", {"level": level})
+    return _scope(principal, None, resolve_reach(principal, level))
+
+
+def check_may_share(principal: Principal) -> None:
+    """Refuse a save into the shared partition by a caller without that right."""
+    if not principal.may_share:
+        raise Forbidden("this caller may not write to the shared partition; it needs a key that `may_share`")
+
+
+def check_reads_shared(principal: Principal) -> None:
+    """Refuse a read of the shared partition where the store does not allow it."""
+    if not principal.reads_shared:
+        raise Forbidden("this store does not allow reading the shared partition")
+
+
+def _scope(principal: Principal, session_id: str | None, reach: Reach) -> ScopeFilter:
+    owner = principal.owner
+    session = None if session_id is None else session_key(owner, principal.agent, session_id)
+    return ScopeFilter(owner, principal.user, principal.agent, session, reach)

@@ -1,0 +1,112 @@
+"""Reading without a query: memories, sessions, turns, digests. Reads create nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row
+
+from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
+from threefold.errors import NotFound
+from threefold_server.access import Principal, check_reads_shared, read_scope, session_scope
+from threefold_server.paging import bad_cursor, cut_page, decode_cursor
+from threefold_server.service import Service
+from threefold_server.storage import digests, listing, sessions, tasks, turns
+
+
+async def list_memories(service: Service, principal: Principal, request: ListRequest) -> MemoryPage:
+    """Facts and episodes visible at a level, newest or most read first."""
+    scope = read_scope(principal, request.level, request.session_id)
+    if "shared" in request.include:
+        check_reads_shared(principal)
+    after = None if request.cursor is None else listing.Position(*decode_cursor(request.cursor, listing.POSITION_TYPES))
+    if after is not None:
+        _key(after.key)
+    now = service.clock()
+    rows = await service.database.read(principal.owner, lambda c: listing.page(c, scope, request, after, now))
+    items, cursor = cut_page(rows, request.limit)
+    return MemoryPage(items=items, next_cursor=cursor)
+
+
+async def list_sessions(service: Service, principal: Principal, cursor: str | None, limit: int) -> SessionPage:
+    """The sessions of the caller's agent and user, the most recently written first."""
+    scope = read_scope(principal, "agent", None)
+    after = None
+    if cursor is not None:
+        updated_at, key = decode_cursor(cursor, (int, str))
+        after = (updated_at, _key(key))
+    rows = await service.database.read(
+        principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1)
+    )
+    items, next_cursor = cut_page([((at, key.hex), session) for (at, key), session in rows], limit)
+    return SessionPage(sessions=items, next_cursor=next_cursor)
+
+
+async def list_turns(
+    service: Service, principal: Principal, session_id: str, from_seq: int, limit: int, *, payload: bool
+) -> TurnPage:
+    """The verbatim turns of a session, oldest first; erased ones keep their place."""
+    session = _session(principal, session_id)
+
+    def read(connection: Connection) -> TurnPage:
+        _existing(connection, principal.owner, session)
+        found = turns.page(connection, principal.owner, session, from_seq, limit + 1, payload=payload)
+        items, cursor = cut_page([((turn.seq + 1,), turn) for turn in found], limit)
+        return TurnPage(turns=items, next_cursor=cursor)
+
+    return await service.database.read(principal.owner, read)
+
+
+async def list_digests(service: Service, principal: Principal, session_id: str) -> DigestPage:
+    """Every version of a session's digest, newest first."""
+    session = _session(principal, session_id)
+
+    def read(connection: Connection) -> DigestPage:
+        _existing(connection, principal.owner, session)
+        return DigestPage(digests=digests.versions(connection, principal.owner, session))
+
+    return await service.database.read(principal.owner, read)
+
+
+async def get_digest(service: Service, principal: Principal, session_id: str, version: int) -> Digest:
+    """One version of a session's digest."""
+    session = _session(principal, session_id)
+    found = await service.database.read(
+        principal.owner, lambda c: digests.one(c, principal.owner, session, version)
+    )
+    if found is None:
+        raise NotFound(f"no digest version {version} of this session")
+    return found
+
+
+async def session_status(service: Service, principal: Principal, session_id: str) -> SessionStatus:
+    """How far the background work on a session has come."""
+    session = _session(principal, session_id)
+    now = service.clock()
+
+    def read(connection: Connection) -> SessionStatus:
+        row = _existing(connection, principal.owner, session)
+        return tasks.status(connection, principal.owner, session, row.last_seq, now)
+
+    return await service.database.read(principal.owner, read)
+
+
+def _session(principal: Principal, session_id: str) -> UUID:
+    session = session_scope(principal, session_id).session
+    assert session is not None
+    return session
+
+
+def _existing(connection: Connection, owner: UUID, session: UUID) -> Row[Any]:
+    row = sessions.find_session(connection, owner, session)
+    if row is None:
+        raise NotFound("no such session")
+    return row
+
+
+def _key(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise bad_cursor() from error

@@ -1,0 +1,105 @@
+"""Erasure: one selector, one transaction over every tier, verified, with a receipt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+from sqlalchemy import Connection
+
+from threefold.contract import ForgetReceipt, ForgetRequest
+from threefold.errors import Forbidden, NotFound
+from threefold_server.access import Principal, Reach, ScopeFilter, forget_scope, item_scope, session_scope
+from threefold_server.service import Service
+from threefold_server.storage import erase, erasures, selection
+from threefold_server.storage.types import from_micros
+
+TIERS = ("sessions", "turns", "digests", "facts", "index")
+
+
+async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
+    """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
+    selected = selection.select_request(request, _scope(principal, request))
+    job = _Erasure(principal.owner, _selector(request), selected, request.dry_run, service.clock())
+    receipt = await service.database.write(principal.owner, job.run)
+    if request.dry_run:
+        return receipt
+    service.metrics.erasures.labels(job.selector).inc()
+    for tier, count in receipt.counts.items():
+        service.metrics.erased_rows.labels(tier).inc(count)
+    service.wake()
+    return receipt.model_copy(update={"purge": "done" if await service.database.purge() else "pending"})
+
+
+async def delete_fact(service: Service, principal: Principal, fact_id: str, *, sources: bool) -> ForgetReceipt:
+    """Erase one fact or episode; someone else's answers like an unknown one."""
+    receipt = await forget(service, principal, ForgetRequest(fact_ids=[fact_id], sources=sources))
+    if not receipt.counts["facts"] and not receipt.counts["turns"]:
+        raise NotFound("no such fact")
+    return receipt
+
+
+def _scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
+    if request.session_id is not None:
+        return session_scope(principal, request.session_id)
+    if request.level is not None:
+        return forget_scope(principal, request.level)
+    if request.source is not None and request.source.kind == "session":
+        return session_scope(principal, request.source.name)
+    scope = item_scope(principal)
+    other_agent = request.source is not None and request.source.kind == "agent" and request.source.name != scope.agent
+    if other_agent and scope.reach < Reach.user:
+        raise Forbidden("what another agent of the user contributed is forgotten at level 'user' only")
+    return scope
+
+
+def _selector(request: ForgetRequest) -> str:
+    if request.source is not None:
+        return f"source:{request.source.kind}"
+    if request.level is not None:
+        return f"level:{request.level}"
+    return "session" if request.session_id is not None else "facts"
+
+
+@dataclass(frozen=True)
+class _Erasure:
+    """One forget, as its transaction sees it."""
+
+    owner: UUID
+    selector: str
+    selected: selection.Selection
+    dry_run: bool
+    now: int
+
+    def run(self, connection: Connection) -> ForgetReceipt:
+        with connection.begin_nested() as savepoint:
+            counts = self._erase(connection)
+            left = selection.remaining(connection, self.owner, self.selected)
+            if self.dry_run:
+                savepoint.rollback()
+        receipt = uuid4()
+        if not self.dry_run:
+            erasures.add_receipt(connection, self.owner, receipt, self.selector, counts, self.now)
+            erasures.purge_needed(connection, self.now)
+        return ForgetReceipt(
+            receipt_id=receipt.hex,
+            counts=counts,
+            complete=left == 0,
+            purge="pending",
+            dry_run=self.dry_run,
+            at=from_micros(self.now),
+        )
+
+    def _erase(self, connection: Connection) -> dict[str, int]:
+        erase.next_epoch(connection, self.owner)
+        counts: Counter[str] = Counter()
+        if self.selected.turns is not None:  # before the facts: their sources tell which turns
+            counts += erase.blank_turns(connection, self.owner, self.selected.turns, self.now)
+        if self.selected.facts is not None:
+            counts += erase.erase_facts(connection, self.owner, self.selected.facts)
+        if self.selected.sessions is not None:
+            counts += erase.erase_sessions(connection, self.owner, self.selected.sessions, self.now)
+        if self.selected.whole_owner:
+            erase.erase_owner(connection, self.owner)
+        return {tier: counts[tier] for tier in TIERS}

@@ -1,0 +1,66 @@
+"""Every error in the one form of the contract; what is unexpected is logged, and answered without detail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from threefold.contract import ErrorBody, ErrorDetail
+from threefold.errors import InternalError, InvalidRequest, NotFound, ServiceError
+from threefold_server.telemetry import logger
+
+
+def install(app: FastAPI) -> None:
+    """Register the handlers."""
+    app.add_exception_handler(ServiceError, _service_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_exception)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def error_response(error: ServiceError) -> JSONResponse:
+    """An error as its status and body."""
+    body = ErrorBody(error=ErrorDetail(code=error.code, message=error.message, details=error.details))
+    headers = {"Retry-After": str(error.details["retry_after"])} if "retry_after" in error.details else None
+    return JSONResponse(body.model_dump(), error.status, headers)
+
+
+async def _service_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ServiceError)
+    return error_response(error)
+
+
+async def _validation_error(_: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    fields = [{"field": _path(item["loc"]), "problem": item["msg"]} for item in error.errors()]
+    message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
+    return error_response(InvalidRequest(message, {"fields": fields[:50]}))
+
+
+async def _http_exception(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        return error_response(NotFound(f"no route {request.method} {request.url.path}"))
+    body = ErrorBody(error=ErrorDetail(code="invalid_request", message=str(error.detail)))
+    return JSONResponse(body.model_dump(), error.status_code, error.headers)
+
+
+async def _unexpected(request: Request, error: Exception) -> JSONResponse:
+    route = getattr(request.scope.get("route"), "path", "unknown")
+    # The type and the place only: messages of database errors quote values.
+    where = error.__traceback__
+    while where is not None and where.tb_next is not None:
+        where = where.tb_next
+    place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "unknown"
+    logger.error("unexpected error", extra={"fields": {"route": route, "error": type(error).__name__, "at_line": place}})
+    return error_response(InternalError("the service failed; its log tells where"))
+
+
+def _path(location: Sequence[Any]) -> str:
+    """`turns.0.role` for ("body", "turns", 0, "role")."""
+    return ".".join(str(part) for part in location[1:]) or str(location[0])

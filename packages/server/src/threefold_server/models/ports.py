@@ -1,0 +1,104 @@
+"""What the service asks of models: three ports, the data that crosses them, and the two ways they fail.
+
+ModelError              no usable answer now: timeout, 429, 5xx, lost connection, garbled reply; try again later
+└── ModelRefused        the same call would fail for ever: bad request, bad key, policy; park the work
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from threefold.contract.common import Origin, Role
+
+Vectors = NDArray[np.float32]
+
+
+class ModelError(Exception):
+    """No usable answer now; `retry_after` is the wait in seconds that the model's server asked for."""
+
+    def __init__(self, message: str, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class ModelRefused(ModelError):
+    """The same call would fail for ever: park the work and tell the operator, do not retry."""
+
+
+@dataclass(frozen=True, slots=True)
+class DigestTurn:
+    """One turn as a summarizer or an extractor reads it."""
+
+    seq: int
+    speaker: str
+    role: Role
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fact proposed by a model; the caller checks that its sources are among the turns it sent."""
+
+    text: str
+    source_seqs: tuple[int, ...]
+    origin: Origin
+
+
+class Embedder(Protocol):
+    """Texts to vectors."""
+
+    @property
+    def name(self) -> str:
+        """The stamp stored beside each vector; vectors of two names are never compared."""
+        ...
+
+    @property
+    def dimensions(self) -> int:
+        """The length of every vector."""
+        ...
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        """Return one row of length 1 (L2) per text, in order; no texts give an array of shape (0, dimensions)."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the embedder holds."""
+        ...
+
+
+class Summarizer(Protocol):
+    """Turns to a digest."""
+
+    @property
+    def name(self) -> str:
+        """The model and the version of its instructions, stored with each digest."""
+        ...
+
+    async def fold(self, prior: str | None, turns: Sequence[DigestTurn]) -> str:
+        """Return the digest that follows `prior` (None for the first) once `turns` are folded in."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the summarizer holds."""
+        ...
+
+
+class Extractor(Protocol):
+    """Turns to facts."""
+
+    @property
+    def name(self) -> str:
+        """The model and the version of its instructions."""
+        ...
+
+    async def extract(self, prior: str | None, turns: Sequence[DigestTurn]) -> list[Candidate]:
+        """Return the facts that `turns` state; `prior` is the digest of what was said before."""
+        ...
+
+    async def aclose(self) -> None:
+        """Release what the extractor holds."""
+        ...

@@ -1,0 +1,39 @@
+"""What every use case works with: one object, composed in `app.py`."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.settings import Settings
+from threefold_server.storage.database import Database
+from threefold_server.telemetry import Metrics
+
+
+def now_micros() -> int:
+    """The server's clock, in microseconds since 1970."""
+    return time.time_ns() // 1_000
+
+
+def _nobody_to_wake() -> None:
+    """Without workers in this process, those of other processes find the work by themselves."""
+
+
+@dataclass
+class Service:
+    """The open resources of one running service."""
+
+    settings: Settings
+    database: Database
+    embedder: Embedder
+    summarizer: Summarizer
+    metrics: Metrics = field(default_factory=Metrics)
+    clock: Callable[[], int] = now_micros
+    wake: Callable[[], None] = _nobody_to_wake
+    """Tells workers in this process that something is due."""
+    reads: Counter[tuple[UUID, UUID]] = field(default_factory=Counter[tuple[UUID, UUID]])
+    """(owner, fact) -> recalls not yet written down; counting must not slow a read."""

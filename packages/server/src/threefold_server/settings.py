@@ -1,0 +1,102 @@
+"""Every setting of the service. This is the only place that reads the environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal, Self
+
+from pydantic import Field, SecretStr, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from threefold.contract import Level
+from threefold_server.storage.database import sqlite_url
+
+PREFIX = "THREEFOLD_"
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+class Settings(BaseSettings):
+    """Settings by argument, else by environment variable (`THREEFOLD_` and the name in capitals), else the default."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+
+    data: Path = Field(default=Path("memory"), description="Directory of the embedded SQLite database.")
+    database_url: SecretStr | None = Field(default=None, description="postgresql://... for production.")
+    host: str = "127.0.0.1"
+    port: int = Field(default=8181, ge=0, le=65535)
+
+    mode: Literal["dev", "keys"] = Field(default="dev", description="Where identity comes from.")
+    allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
+    max_read_level: Level = Field(default="agent", description="The store's ceiling; no key reaches above it.")
+    reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
+    failure_mode: Literal["soft", "strict"] = Field(default="soft", description="Advice to clients.")
+
+    token_budget: int = Field(default=4096, ge=1, description="Tokens of a recalled block.")
+    event_cap: int = Field(default=2000, ge=1, description="Turns a window holds at most.")
+    compaction_trigger: int = Field(
+        default=0, ge=0, description="Undigested tokens that start a fold; 0: the budget."
+    )
+    compaction_target: int = Field(default=0, ge=0, description="Undigested tokens left by a fold; 0: half of it.")
+    rolling_summary: bool = Field(default=True, description="Keep a digest of turns that left the window.")
+    top_k: int = Field(default=10, ge=0, description="Memories per recall unless the caller says otherwise.")
+    min_score: float = Field(default=0.0, ge=0, le=1, description="Least absolute score of a recalled memory.")
+    fact_expiry_days: float | None = Field(
+        default=None, gt=0, description="New facts expire after this; unset: never."
+    )
+    turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
+
+    embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
+    summarizer: str = Field(default="extractive", description="extractive, or openai:<model>.")
+    model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
+    model_api_key: SecretStr | None = None
+    model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
+
+    consolidate: bool = Field(default=True, description="`serve` also does the background work.")
+    consolidators: int = Field(default=2, ge=1, description="Sessions worked on at once, per process.")
+    idle_seconds: float = Field(default=300.0, gt=0, description="A session without writes for this long is idle.")
+    tier_deadline: float = Field(default=0.5, gt=0, description="Seconds a tier may take before it is degraded.")
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    otel: bool = Field(default=False, description="Export OpenTelemetry spans; needs the [otel] extra.")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not 0 < self.target < self.trigger <= self.token_budget:
+            raise ValueError(
+                "compaction marks: need 0 < compaction_target < compaction_trigger <= token_budget, "
+                f"got {self.target}, {self.trigger}, {self.token_budget}"
+            )
+        if self.mode == "dev" and self.host not in LOOPBACK:
+            raise ValueError(
+                f"host: mode 'dev' trusts its callers and binds to loopback only, not {self.host!r}; use mode 'keys'"
+            )
+        if self.max_read_level == "store":
+            raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
+        return self
+
+    @property
+    def trigger(self) -> int:
+        return self.compaction_trigger or self.token_budget
+
+    @property
+    def target(self) -> int:
+        return self.compaction_target or self.token_budget // 2
+
+    @property
+    def url(self) -> str:
+        return self.database_url.get_secret_value() if self.database_url else sqlite_url(self.data)
+
+    @property
+    def embedded(self) -> bool:
+        """True on the embedded database, which migrates itself at start."""
+        return self.url.startswith("sqlite")
+
+
+def export_environment(settings: Settings) -> None:
+    """Hand settings to worker processes, which read them from the environment."""
+    for name in settings.model_fields_set:
+        value = getattr(settings, name)
+        if value is not None:
+            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+            os.environ[PREFIX + name.upper()] = text

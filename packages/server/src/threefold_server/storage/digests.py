@@ -1,0 +1,54 @@
+"""The rolling digest of a session: append-only versions."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, insert, select
+
+from threefold.contract import Digest
+from threefold_server.storage.tables import digests
+from threefold_server.storage.types import from_micros
+
+
+def latest(connection: Connection, owner: UUID, session: UUID) -> Row[Any] | None:
+    """The newest version's row, or None."""
+    statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc()).limit(1)
+    return connection.execute(statement).one_or_none()
+
+
+def versions(connection: Connection, owner: UUID, session: UUID) -> list[Digest]:
+    """All versions, newest first."""
+    statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc())
+    return [to_digest(row) for row in connection.execute(statement)]
+
+
+def one(connection: Connection, owner: UUID, session: UUID, version: int) -> Digest | None:
+    """One version, or None."""
+    statement = select(digests).where(_own(owner, session), digests.c.version == version)
+    row = connection.execute(statement).one_or_none()
+    return None if row is None else to_digest(row)
+
+
+def add(connection: Connection, owner: UUID, session: UUID, values: dict[str, Any]) -> None:
+    """Append a version."""
+    connection.execute(insert(digests).values(owner=owner, session=session, **values))
+
+
+def to_digest(row: Row[Any]) -> Digest:
+    """A row as the contract shows it."""
+    return Digest(
+        version=row.version,
+        text=row.text,
+        from_seq=row.from_seq,
+        upto_seq=row.upto_seq,
+        parent=row.parent,
+        model=row.model,
+        tokens=row.tokens,
+        created_at=from_micros(row.created_at),
+    )
+
+
+def _own(owner: UUID, session: UUID) -> ColumnElement[bool]:
+    return and_(digests.c.owner == owner, digests.c.session == session)

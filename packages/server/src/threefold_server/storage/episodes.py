@@ -1,0 +1,69 @@
+"""Turns seen as long-term memory. No text is copied: an episode is its turn, found through its session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, and_, select, tuple_
+
+from threefold.contract import Memory, SourceRange
+from threefold_server.access import Reach, ScopeFilter
+from threefold_server.storage.scope import visible
+from threefold_server.storage.tables import sessions, turns
+from threefold_server.storage.types import from_micros
+from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
+
+
+class EpisodeColumns(NamedTuple):
+    """What the scope filter looks at, gathered from a turn and its session."""
+
+    owner: Any = turns.c.owner
+    agent: Any = sessions.c.agent
+    session: Any = turns.c.session
+    visibility: Any = turns.c.visibility
+
+
+IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
+"""System prompts are instructions, not talk: restated in every session, they would drown what was said."""
+
+_WITH_SESSION = select(
+    *(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id
+).join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
+
+
+def select_visible(scope: ScopeFilter) -> Any:
+    """The episodes of a scope, as a statement to narrow further."""
+    return _WITH_SESSION.where(visible(EpisodeColumns(), scope), IS_EPISODE)
+
+
+def by_place(connection: Connection, scope: ScopeFilter, places: Iterable[tuple[UUID, int]]) -> Sequence[Row[Any]]:
+    """Episodes at (session, seq), as far as the scope sees them."""
+    wanted = list(places)
+    if not wanted:
+        return []
+    return connection.execute(
+        select_visible(scope).where(tuple_(turns.c.session, turns.c.seq).in_(wanted))
+    ).all()
+
+
+def to_memory(row: Row[Any], user: str | None) -> Memory:
+    """A turn with its session, as the contract shows an episode."""
+    origin = ORIGIN_OF_ROLE[row.role]
+    return Memory(
+        id=row.turn_id,
+        kind="episode",
+        text=row.content,
+        user=user,
+        agent=row.agent,
+        session_id=row.session_id,
+        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        origin=origin,
+        trust=TRUST[origin],
+        sources=[SourceRange(session_id=row.session_id, from_seq=row.seq, upto_seq=row.seq)],
+        role=row.role,
+        name=row.name,
+        created_at=from_micros(row.created_at, row.utc_offset),
+        event_at=from_micros(row.event_at, row.utc_offset),
+    )

@@ -1,0 +1,94 @@
+"""Marks of what was erased: keyed hashes that stop late writers, and receipts without content."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Iterable, Mapping
+from uuid import UUID
+
+from sqlalchemy import Connection, delete, insert, select
+
+from threefold_server.storage.sessions import upsert
+from threefold_server.storage.tables import erased_turns, receipts, store
+
+_SECRET = "erasure_secret"
+
+
+def turn_mark(secret: bytes, session: UUID, turn_id: str) -> bytes:
+    """A keyed hash of a turn's id: it recognises the id again and tells nothing about it."""
+    return hmac.digest(secret, session.bytes + turn_id.encode(), hashlib.sha256)[:16]
+
+
+def erasure_secret(connection: Connection) -> bytes:
+    """The store's own secret for turn marks; made once."""
+    query = select(store.c.value).where(store.c.name == _SECRET)
+    value = connection.execute(query).scalar_one_or_none()
+    if value is None:
+        fresh = {"name": _SECRET, "value": secrets.token_hex(32)}
+        connection.execute(upsert(connection, store).values(fresh).on_conflict_do_nothing())
+        value = connection.execute(query).scalar_one()
+    return bytes.fromhex(value)
+
+
+def erased_among(
+    connection: Connection, owner: UUID, session: UUID, turn_ids: Iterable[str], now: int
+) -> set[str]:
+    """The ids that were erased within the last days: their turns must not come back by a late write."""
+    secret = erasure_secret(connection)
+    marks = {turn_mark(secret, session, turn_id): turn_id for turn_id in turn_ids}
+    statement = select(erased_turns.c.turn).where(
+        erased_turns.c.owner == owner, erased_turns.c.turn.in_(list(marks)), erased_turns.c.until > now
+    )
+    return {marks[mark] for mark in connection.execute(statement).scalars()}
+
+
+def mark_erased(connection: Connection, owner: UUID, turn_ids: Iterable[tuple[UUID, str]], until: int) -> None:
+    """Remember erased (session, turn id) pairs until the given time."""
+    secret = erasure_secret(connection)
+    rows = [
+        {"owner": owner, "turn": turn_mark(secret, session, turn_id), "until": until}
+        for session, turn_id in turn_ids
+    ]
+    if rows:
+        statement = upsert(connection, erased_turns)
+        connection.execute(
+            statement.on_conflict_do_update(
+                index_elements=["owner", "turn"], set_={"until": statement.excluded.until}
+            ),
+            rows,
+        )
+
+
+def add_receipt(
+    connection: Connection, owner: UUID, receipt: UUID, selector: str, counts: Mapping[str, int], at: int
+) -> None:
+    """Keep a receipt: what kind of selector, how many rows, when. Never a name or a text."""
+    connection.execute(
+        insert(receipts).values(
+            owner=owner, receipt=receipt, selector=selector, counts=json.dumps(dict(counts)), at=at
+        )
+    )
+
+
+_PURGE = "purge_needed_since"
+
+
+def purge_needed(connection: Connection, now: int) -> None:
+    """Note, on Postgres, that dead rows still lie in its files until `threefold purge` has run."""
+    if connection.dialect.name == "postgresql":
+        row = {"name": _PURGE, "value": str(now)}
+        connection.execute(upsert(connection, store).values(row).on_conflict_do_nothing())
+
+
+def purge_pending_since(connection: Connection) -> int | None:
+    """When the oldest forget without a purge was, in microseconds; None when every forget is purged."""
+    value = connection.execute(select(store.c.value).where(store.c.name == _PURGE)).scalar_one_or_none()
+    return None if value is None else int(value)
+
+
+def purged(connection: Connection) -> None:
+    """Note that a purge has run."""
+    connection.execute(delete(store).where(store.c.name == _PURGE))

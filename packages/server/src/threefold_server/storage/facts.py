@@ -1,0 +1,120 @@
+"""Facts: saved, superseded, restored, deleted. A superseded version stays as history, out of every search."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, and_, insert, or_, select, update
+
+from threefold.contract import Memory, SourceRange
+from threefold_server.access import Reach, ScopeFilter
+from threefold_server.storage.scope import managed
+from threefold_server.storage.tables import fact_sources, facts, owners, sessions
+from threefold_server.storage.types import from_micros
+
+
+def add(connection: Connection, values: dict[str, Any]) -> None:
+    """Insert one fact (column values by name)."""
+    connection.execute(insert(facts).values(values))
+
+
+def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> Row[Any] | None:
+    """One fact that the caller manages and that has not expired, or None: someone else's looks like an unknown one."""
+    statement = select(facts).where(managed(facts.c, scope), facts.c.fact == fact, _alive(now))
+    return connection.execute(statement).one_or_none()
+
+
+def history(connection: Connection, owner: UUID, root: UUID) -> Sequence[Row[Any]]:
+    """Every version of a fact, oldest first."""
+    statement = (
+        select(facts)
+        .where(facts.c.owner == owner, facts.c.root == root)
+        .order_by(facts.c.valid_from, facts.c.created_at, facts.c.fact)
+    )
+    return connection.execute(statement).all()
+
+
+def change(connection: Connection, owner: UUID, fact: UUID, **values: Any) -> None:
+    """Set columns of one fact."""
+    connection.execute(update(facts).where(facts.c.owner == owner, facts.c.fact == fact).values(**values))
+
+
+def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> None:
+    """Let a new version of a fact rest on the turns of the old one."""
+    rows = connection.execute(select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old))
+    copies = [{**row._mapping, "fact": new} for row in rows]
+    if copies:
+        connection.execute(insert(fact_sources), copies)
+
+
+def touch_owner(connection: Connection, owner: UUID) -> None:
+    """Note that the owner's facts moved, so that a consolidation under way compares again."""
+    connection.execute(update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1))
+
+
+def to_memories(connection: Connection, rows: Sequence[Row[Any]], user: str | None) -> list[Memory]:
+    """Facts as the contract shows them, with the turns they rest on. `user` is the reader; shared facts name their writer."""
+    sources = _sources(connection, rows)
+    return [_to_memory(row, row.writer if row.shared else user, sources.get(row.fact, [])) for row in rows]
+
+
+def _sources(connection: Connection, rows: Sequence[Row[Any]]) -> dict[UUID, list[SourceRange]]:
+    found: dict[UUID, list[SourceRange]] = {}
+    if not rows:
+        return found
+    statement = (
+        select(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq, fact_sources.c.upto_seq)
+        .join_from(
+            fact_sources,
+            sessions,
+            (fact_sources.c.owner == sessions.c.owner) & (fact_sources.c.session == sessions.c.session),
+        )
+        .where(
+            fact_sources.c.owner.in_({row.owner for row in rows}), fact_sources.c.fact.in_([row.fact for row in rows])
+        )
+        .order_by(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq)
+    )
+    for fact, session_id, from_seq, upto_seq in connection.execute(statement):
+        found.setdefault(fact, []).append(SourceRange(session_id=session_id, from_seq=from_seq, upto_seq=upto_seq))
+    return found
+
+
+def _to_memory(row: Row[Any], user: str | None, sources: list[SourceRange]) -> Memory:
+    return Memory(
+        id=row.fact.hex,
+        kind="fact",
+        text=row.text,
+        user=user,
+        agent=row.agent,
+        session_id=row.session_id,
+        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        shared=row.shared,
+        origin=row.origin,
+        trust=row.trust,
+        sources=sources,
+        created_at=from_micros(row.created_at),
+        event_at=from_micros(row.event_at),
+        valid_from=from_micros(row.valid_from),
+        valid_to=_optional(row.valid_to),
+        superseded_by=None if row.superseded_by is None else row.superseded_by.hex,
+        expires_at=_optional(row.expires_at),
+        access_count=row.access_count,
+        pinned=row.pinned,
+        metadata=json.loads(row.metadata),
+    )
+
+
+def _optional(micros: int | None) -> Any:
+    return None if micros is None else from_micros(micros)
+
+
+def _alive(now: int) -> Any:
+    return or_(facts.c.expires_at.is_(None), facts.c.expires_at > now)
+
+
+def current(now: int) -> Any:
+    """Facts that hold now: neither superseded nor expired."""
+    return and_(facts.c.valid_to.is_(None), _alive(now))

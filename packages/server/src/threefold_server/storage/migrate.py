@@ -1,0 +1,49 @@
+"""Schema migrations: apply them, and tell whether a database has them all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from threefold.errors import Unavailable
+from threefold_server.storage.database import Database
+
+MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrations of one Postgres database
+
+
+def upgrade(url: str) -> None:
+    """Bring the database at `url` to the current schema. Safe to call from several processes at once."""
+    database = Database(url)
+    try:
+        database.write_sync("system", _upgrade)
+    finally:
+        database.close()
+
+
+def check_current(connection: Connection) -> None:
+    """Raise `Unavailable` unless the schema is the one this version was built for."""
+    found = MigrationContext.configure(connection).get_current_revision()
+    wanted = ScriptDirectory.from_config(_config()).get_current_head()
+    if found != wanted:
+        raise Unavailable(
+            f"the database schema is at {found or 'nothing'}, this version needs {wanted}; run `threefold migrate`"
+        )
+
+
+def _upgrade(connection: Connection) -> None:
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+    config = _config()
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config

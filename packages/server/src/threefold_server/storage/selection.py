@@ -1,0 +1,103 @@
+"""What a forget selects, as conditions on the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
+
+from threefold.contract import ForgetRequest, ForgetSource
+from threefold_server.access import Reach, ScopeFilter
+from threefold_server.storage.scope import erasable, managed
+from threefold_server.storage.tables import fact_sources, facts, sessions, turns
+from threefold_server.storage.types import to_micros
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Whole sessions, facts, and single turns to blank; None where a tier is not selected by itself."""
+
+    sessions: ColumnElement[bool] | None = None
+    facts: ColumnElement[bool] | None = None
+    turns: ColumnElement[bool] | None = None
+    whole_owner: bool = False
+
+
+def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
+    """The selection of a request; its scope has been allowed already."""
+    if request.session_id is not None:
+        return Selection(sessions=sessions.c.session == scope.session)
+    if request.level is not None:
+        return Selection(
+            sessions=erasable(sessions.c, scope),
+            facts=erasable(facts.c, scope),
+            whole_owner=scope.reach >= Reach.user,
+        )
+    if request.fact_ids is not None:
+        return _by_ids(request.fact_ids, scope, with_sources=request.sources)
+    assert request.source is not None
+    since = None if request.since is None else to_micros(request.since)
+    return _by_source(request.source, scope, since)
+
+
+def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
+    """Rows of the selection that are still there: 0 after a complete erasure."""
+    counts = [
+        select(func.count()).select_from(table).where(table.c.owner == owner, condition)
+        for table, condition in ((sessions, selection.sessions), (facts, selection.facts), (turns, selection.turns))
+        if condition is not None
+    ]
+    return sum(connection.execute(statement).scalar_one() for statement in counts)
+
+
+def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
+    """Facts by their ids and, since an episode's id is its turn's, turns by theirs."""
+    wanted = and_(managed(facts.c, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
+    named = turns.c.turn_id.in_(ids)
+    if with_sources:
+        named = or_(named, _sources_of(wanted))
+    return Selection(facts=wanted, turns=and_(named, _in_sessions(scope), turns.c.erased.is_(False)))
+
+
+def _sources_of(wanted: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(
+        fact_sources.c.owner == turns.c.owner,
+        fact_sources.c.session == turns.c.session,
+        fact_sources.c.from_seq <= turns.c.seq,
+        fact_sources.c.upto_seq >= turns.c.seq,
+        fact_sources.c.fact.in_(select(facts.c.fact).where(wanted)),
+    )
+
+
+def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> Selection:
+    recent = turns.c.event_at >= since if since is not None else true()
+    alive = and_(recent, turns.c.erased.is_(False))
+    if source.kind == "tool":
+        return Selection(
+            turns=and_(turns.c.role == "tool", turns.c.name == source.name, _in_sessions(scope), alive)
+        )
+    if source.kind == "session":
+        own = sessions.c.session == scope.session
+        contributed = facts.c.session == scope.session
+    else:
+        own = and_(erasable(sessions.c, scope), sessions.c.agent == source.name)
+        contributed = and_(erasable(facts.c, scope), facts.c.agent == source.name)
+    if since is None:
+        return Selection(sessions=own, facts=contributed)
+    of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
+    return Selection(facts=and_(contributed, facts.c.event_at >= since), turns=and_(of_sessions, alive))
+
+
+def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:
+    return turns.c.session.in_(select(sessions.c.session).where(erasable(sessions.c, scope)))
+
+
+def parse_key(text: str) -> UUID | None:
+    """The key that a fact's id stands for, or None: an id of any other form names nothing."""
+    try:
+        key = UUID(text)
+    except ValueError:
+        return None
+    return key if key.hex == text else None

@@ -1,0 +1,109 @@
+"""Session rows: created by the first write, locked by every write, listed by their owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, and_, select, tuple_, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from threefold.contract import Session
+from threefold_server.access import Principal, Reach, ScopeFilter
+from threefold_server.storage.tables import owners, sessions
+from threefold_server.storage.types import from_micros
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """The counters of a session, read under its lock."""
+
+    last_seq: int
+    revision: int
+    tokens: int
+    digested_tokens: int
+
+
+def upsert(connection: Connection, table: Any) -> Any:
+    """`INSERT` with the `ON CONFLICT` clause that both databases know."""
+    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+
+
+def ensure_owner(connection: Connection, principal: Principal, now: int) -> None:
+    """Create the owner's row unless it is there."""
+    values = {
+        "owner": principal.owner,
+        "kind": principal.owner_kind,
+        "name": principal.owner_name,
+        "created_at": now,
+    }
+    connection.execute(upsert(connection, owners).values(values).on_conflict_do_nothing())
+
+
+def lock_session(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> SessionRow:
+    """Create the session if needed and lock its row: writers of one session go one after another."""
+    statement = (
+        upsert(connection, sessions)
+        .values(
+            owner=scope.owner,
+            session=scope.session,
+            agent=scope.agent,
+            session_id=session_id,
+            created_at=now,
+            updated_at=now,
+        )
+        .on_conflict_do_update(index_elements=["owner", "session"], set_={"updated_at": now})
+        .returning(sessions.c.last_seq, sessions.c.revision, sessions.c.tokens, sessions.c.digested_tokens)
+    )
+    return SessionRow(*connection.execute(statement).one())
+
+
+def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int) -> None:
+    """Count appended turns; each append is one revision."""
+    connection.execute(
+        update(sessions)
+        .where(sessions.c.owner == owner, sessions.c.session == session)
+        .values(
+            last_seq=sessions.c.last_seq + turns,
+            turns=sessions.c.turns + turns,
+            tokens=sessions.c.tokens + tokens,
+            revision=sessions.c.revision + 1,
+        )
+    )
+
+
+def find_session(connection: Connection, owner: UUID, session: UUID) -> Row[Any] | None:
+    """The whole row of one session, or None."""
+    return connection.execute(select(sessions).where(own_session(owner, session))).one_or_none()
+
+
+def own_session(owner: UUID, session: UUID) -> ColumnElement[bool]:
+    """The condition for one session of one owner."""
+    return and_(sessions.c.owner == owner, sessions.c.session == session)
+
+
+def list_sessions(
+    connection: Connection, scope: ScopeFilter, after: tuple[int, UUID] | None, limit: int
+) -> list[tuple[tuple[int, UUID], Session]]:
+    """Sessions of the scope, the most recently written first, each with its position for paging."""
+    statement = select(sessions).where(sessions.c.owner == scope.owner)
+    if scope.reach < Reach.user:
+        statement = statement.where(sessions.c.agent == scope.agent)
+    if after is not None:
+        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < tuple_(*after))
+    statement = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit)
+    return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
+
+
+def _to_contract(row: Row[Any]) -> Session:
+    return Session(
+        session_id=row.session_id,
+        agent=row.agent,
+        turns=row.turns,
+        tokens=row.tokens,
+        last_seq=row.last_seq,
+        revision=row.revision,
+        created_at=from_micros(row.created_at),
+        updated_at=from_micros(row.updated_at),
+    )

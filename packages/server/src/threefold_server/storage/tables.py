@@ -1,0 +1,281 @@
+"""The one schema, for both databases. Times are microseconds since 1970 in UTC; keys are 128 bit.
+
+Every tenant table starts its primary key with `owner` (or `pool`): unique checks and foreign keys ignore row-level
+security, so without that one tenant's key could block another's.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
+
+from threefold_server.storage.types import Key, Vector
+
+metadata = MetaData()
+
+owners = Table(
+    "owners",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("erase_epoch", BigInteger, nullable=False, server_default=text("0")),
+    Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
+    Column("created_at", BigInteger, nullable=False),
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("session", Key, primary_key=True),
+    Column("agent", Text, nullable=False),
+    Column("session_id", Text, nullable=False),
+    Column("last_seq", Integer, nullable=False, server_default=text("0")),
+    Column("turns", Integer, nullable=False, server_default=text("0")),
+    Column("tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("revision", BigInteger, nullable=False, server_default=text("0")),
+    Column("state", Text),
+    Column("digested_tokens", BigInteger, nullable=False, server_default=text("0")),
+    Column("digest_version", Integer, nullable=False, server_default=text("0")),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+    Index("sessions_by_time", "owner", "updated_at", "session"),
+)
+
+turns = Table(
+    "turns",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("session", Key, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("turn_id", Text, comment="the writer's id; null once erased"),
+    Column("role", Text, nullable=False),
+    Column("name", Text),
+    Column("kind", Text, nullable=False),
+    Column("turn_group", Text),
+    Column("content", Text, nullable=False),
+    Column("payload", Text),
+    Column("tokens", Integer, nullable=False),
+    Column("visibility", SmallInteger, nullable=False),
+    Column("erased", Boolean, nullable=False, server_default=text("false")),
+    Column("created_at", BigInteger, nullable=False),
+    Column("utc_offset", SmallInteger, nullable=False, server_default=text("0")),
+    Column("event_at", BigInteger, nullable=False),
+    UniqueConstraint("owner", "session", "turn_id", name="turns_once"),
+    ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
+    Index("turns_by_time", "owner", "event_at", "session", "seq"),
+)
+
+digests = Table(
+    "digests",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("session", Key, primary_key=True),
+    Column("version", Integer, primary_key=True),
+    Column("text", Text, nullable=False),
+    Column("from_seq", Integer, nullable=False),
+    Column("upto_seq", Integer, nullable=False),
+    Column("covered_tokens", BigInteger, nullable=False),
+    Column("parent", Integer),
+    Column("model", Text, nullable=False),
+    Column("tokens", Integer, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
+)
+
+facts = Table(
+    "facts",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("fact", Key, primary_key=True),
+    Column("root", Key, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("session", Key),
+    Column("session_id", Text),
+    Column("visibility", SmallInteger, nullable=False),
+    Column("shared", Boolean, nullable=False, server_default=text("false")),
+    Column("writer", Text, comment="the writer's user name, shown with a shared fact"),
+    Column("text", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("trust", Double, nullable=False),
+    Column("metadata", Text, nullable=False, server_default=text("'{}'")),
+    Column("created_at", BigInteger, nullable=False),
+    Column("event_at", BigInteger, nullable=False),
+    Column("valid_from", BigInteger, nullable=False),
+    Column("valid_to", BigInteger),
+    Column("superseded_by", Key),
+    Column("expires_at", BigInteger),
+    Column("extended", Boolean, nullable=False, server_default=text("false")),
+    Column("pinned", Boolean, nullable=False, server_default=text("false")),
+    Column("access_count", BigInteger, nullable=False, server_default=text("0")),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+    Index("facts_by_root", "owner", "root"),
+    Index("facts_by_time", "owner", "event_at", "fact"),
+    Index("facts_by_access", "owner", "access_count", "fact"),
+    Index("facts_shared", "event_at", "fact", postgresql_where=text("shared"), sqlite_where=text("shared")),
+    Index(
+        "facts_expiring",
+        "expires_at",
+        postgresql_where=text("expires_at IS NOT NULL"),
+        sqlite_where=text("expires_at IS NOT NULL"),
+    ),
+)
+
+fact_sources = Table(
+    "fact_sources",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("fact", Key, primary_key=True),
+    Column("session", Key, primary_key=True),
+    Column("from_seq", Integer, primary_key=True),
+    Column("upto_seq", Integer, nullable=False),
+    ForeignKeyConstraint(["owner", "fact"], ["facts.owner", "facts.fact"], ondelete="CASCADE"),
+    ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
+    Index("fact_sources_by_session", "owner", "session"),
+)
+
+passages = Table(
+    "passages",
+    metadata,
+    Column("pool", Key, primary_key=True),
+    Column("source", Key, primary_key=True, comment="the session of a turn, or the fact itself"),
+    Column("seq", Integer, primary_key=True, comment="the turn's; 0 for a fact"),
+    Column("part", SmallInteger, primary_key=True),
+    Column("owner", Key, nullable=False),
+    Column("agent", Text, nullable=False),
+    Column("session", Key),
+    Column("visibility", SmallInteger, nullable=False),
+    Column("speaker", Text),
+    Column("length", Integer, nullable=False, comment="terms, for BM25"),
+    Column("event_at", BigInteger, nullable=False),
+    Column("trust", Double, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("embedder", Text, comment="the stamp of the vector; null while it is pending"),
+    Column("vector", Vector),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+    Index("passages_by_owner", "owner", "source"),
+    Index("passages_length", "pool", "length"),
+    Index(
+        "passages_pending",
+        "owner",
+        "source",
+        "seq",
+        postgresql_where=text("embedder IS NULL"),
+        sqlite_where=text("embedder IS NULL"),
+    ),
+)
+
+postings = Table(
+    "postings",
+    metadata,
+    Column("pool", Key, primary_key=True),
+    Column("term", Text, primary_key=True),
+    Column("source", Key, primary_key=True),
+    Column("seq", Integer, primary_key=True),
+    Column("part", SmallInteger, primary_key=True),
+    Column("owner", Key, nullable=False),
+    Column("tf", SmallInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("subject", Key, primary_key=True, comment="a session, or the owner for the vectors of its facts"),
+    Column("kind", Text, primary_key=True),
+    Column("upto", Integer, nullable=False, server_default=text("0"), comment="this work is done up to here"),
+    Column("due_at", BigInteger, comment="null: nothing to do"),
+    Column("lease", Key),
+    Column("lease_until", BigInteger),
+    Column("attempts", Integer, nullable=False, server_default=text("0")),
+    Column("parked", Text, comment="the reason; null unless a person has to look"),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+    Index(
+        "tasks_due", "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
+    ),
+    Index(
+        "tasks_open",
+        "owner",
+        "kind",
+        postgresql_where=text("due_at IS NOT NULL OR parked IS NOT NULL"),
+        sqlite_where=text("due_at IS NOT NULL OR parked IS NOT NULL"),
+    ),
+)
+
+erased_turns = Table(
+    "erased_turns",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("turn", LargeBinary, primary_key=True, comment="keyed hash of session and turn id"),
+    Column("until", BigInteger, nullable=False),
+    Index("erased_turns_until", "until"),
+)
+
+receipts = Table(
+    "receipts",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("receipt", Key, primary_key=True),
+    Column("selector", Text, nullable=False),
+    Column("counts", Text, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("key_id", Text, primary_key=True),
+    Column("secret_hash", LargeBinary, nullable=False),
+    Column("label", Text, nullable=False),
+    Column("user_grant", Text, nullable=False),
+    Column("user_value", Text),
+    Column("agent_grant", Text, nullable=False),
+    Column("agent_value", Text, nullable=False),
+    Column("ceiling", SmallInteger, nullable=False),
+    Column("may_share", Boolean, nullable=False),
+    Column("created_at", BigInteger, nullable=False),
+    Column("expires_at", BigInteger),
+    Column("revoked_at", BigInteger),
+)
+
+store = Table(
+    "store",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+TENANT_TABLES = (
+    owners,
+    sessions,
+    turns,
+    digests,
+    facts,
+    fact_sources,
+    passages,
+    postings,
+    tasks,
+    erased_turns,
+    receipts,
+)
+"""Under row-level security on Postgres: a row is visible only to its owner's transactions."""
+
+SHARED_READS = {facts: "shared", passages: "pool = '{shared}'", postings: "pool = '{shared}'"}
+"""Tables whose shared rows everyone may read, and how to tell them."""

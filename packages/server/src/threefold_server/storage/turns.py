@@ -1,0 +1,116 @@
+"""The verbatim log: turns in, turns out. Nothing but a forget or the store's retention ever removes one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, func, insert, select
+
+from threefold.contract import Turn, TurnIn
+from threefold_server.access import Reach
+from threefold_server.storage.tables import turns
+from threefold_server.storage.types import from_micros, to_micros
+
+_CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
+_WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
+
+
+def contents_by_id(
+    connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]
+) -> dict[str, dict[str, Any]]:
+    """What a session holds under the ids that writers gave, to tell a retry from a clash."""
+    statement = select(turns.c.turn_id, *(turns.c[name] for name in _CONTENT)).where(
+        turns.c.owner == owner, turns.c.session == session, turns.c.turn_id.in_(list(ids))
+    )
+    return {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in connection.execute(statement)}
+
+
+def content_of(turn: TurnIn) -> dict[str, Any]:
+    """The columns that make two turns the same. Times are not among them: a retry may restate them."""
+    values = (turn.role, turn.name, turn.kind, turn.group, turn.content, turn.payload)
+    return dict(zip(_CONTENT, values, strict=True))
+
+
+def append(
+    connection: Connection,
+    owner: UUID,
+    session: UUID,
+    first_seq: int,
+    batch: Sequence[tuple[TurnIn, int]],
+    *,
+    visibility: Reach,
+    now: int,
+) -> None:
+    """Insert turns with their token counts, numbered from `first_seq`."""
+    rows: list[dict[str, Any]] = []
+    for seq, (turn, tokens) in enumerate(batch, first_seq):
+        created_at = now if turn.created_at is None else to_micros(turn.created_at)
+        offset = None if turn.created_at is None else turn.created_at.utcoffset()
+        rows.append(
+            {
+                "owner": owner,
+                "session": session,
+                "seq": seq,
+                "turn_id": turn.id,
+                **content_of(turn),
+                "tokens": tokens,
+                "visibility": int(visibility),
+                "created_at": created_at,
+                "utc_offset": int(offset.total_seconds() // 60) if offset else 0,
+                "event_at": min(created_at, now),  # a clock that runs ahead must not outrank the present
+            }
+        )
+    connection.execute(insert(turns), rows)
+
+
+def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
+    """The newest turns of a session, oldest first, erased ones left out."""
+    statement = (
+        select(*_WITHOUT_PAYLOAD)
+        .where(turns.c.owner == owner, turns.c.session == session, turns.c.erased.is_(False))
+        .order_by(turns.c.seq.desc())
+        .limit(limit)
+    )
+    return [to_turn(row) for row in reversed(connection.execute(statement).all())]
+
+
+def page(
+    connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool
+) -> list[Turn]:
+    """Turns from `from_seq` on, oldest first. Erased ones keep their place, without content."""
+    columns = turns.c if payload else _WITHOUT_PAYLOAD
+    statement = (
+        select(*columns)
+        .where(turns.c.owner == owner, turns.c.session == session, turns.c.seq >= from_seq)
+        .order_by(turns.c.seq)
+        .limit(limit)
+    )
+    return [to_turn(row) for row in connection.execute(statement)]
+
+
+def tokens_between(connection: Connection, owner: UUID, session: UUID, from_seq: int, upto_seq: int) -> int:
+    """Tokens of the turns in a range, both ends included."""
+    statement = select(func.coalesce(func.sum(turns.c.tokens), 0)).where(
+        turns.c.owner == owner, turns.c.session == session, turns.c.seq.between(from_seq, upto_seq)
+    )
+    return int(connection.execute(statement).scalar_one())
+
+
+def to_turn(row: Row[Any]) -> Turn:
+    """A row as the contract shows it."""
+    return Turn(
+        id=row.turn_id or "",
+        seq=row.seq,
+        role=row.role,
+        content=row.content,
+        name=row.name,
+        kind=row.kind,
+        group=row.turn_group,
+        payload=getattr(row, "payload", None),
+        created_at=from_micros(row.created_at, row.utc_offset),
+        tokens=row.tokens,
+        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        erased=row.erased,
+    )

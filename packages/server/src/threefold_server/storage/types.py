@@ -1,0 +1,72 @@
+"""Column types that differ between SQLite and Postgres."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import LargeBinary, Uuid
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+MICROSECOND = timedelta(microseconds=1)
+
+
+def to_micros(moment: datetime) -> int:
+    """Microseconds since 1970 in UTC: exact, portable, and free of time zones."""
+    return (moment - EPOCH) // MICROSECOND
+
+
+def from_micros(micros: int, offset_minutes: int = 0) -> datetime:
+    """The moment again, shown in the time zone it was given in."""
+    moment = EPOCH + timedelta(microseconds=micros)
+    return moment.astimezone(timezone(timedelta(minutes=offset_minutes))) if offset_minutes else moment
+
+
+class Key(TypeDecorator[UUID]):
+    """A 128-bit key: `uuid` on Postgres, 16 bytes on SQLite."""
+
+    impl = Uuid
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(LargeBinary(16) if dialect.name == "sqlite" else Uuid())
+
+    def process_bind_param(self, value: UUID | None, dialect: Dialect) -> Any:
+        return value.bytes if value is not None and dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:
+        return UUID(bytes=value) if isinstance(value, bytes) else value
+
+
+class PgVector(UserDefinedType[NDArray[np.float32]]):
+    """pgvector's type without a fixed dimension; numpy arrays go over the wire in binary."""
+
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "vector"
+
+
+class Vector(TypeDecorator[NDArray[np.float32]]):
+    """A float32 vector: `vector` on Postgres, its raw bytes on SQLite."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(LargeBinary() if dialect.name == "sqlite" else PgVector())
+
+    def process_bind_param(self, value: NDArray[np.float32] | None, dialect: Dialect) -> Any:
+        return value.astype("<f4").tobytes() if value is not None and dialect.name == "sqlite" else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> NDArray[np.float32] | None:
+        if value is None:
+            return None
+        return (
+            np.frombuffer(value, dtype="<f4") if isinstance(value, bytes) else np.asarray(value, dtype=np.float32)
+        )

@@ -1,0 +1,121 @@
+"""Appending turns: one transaction, and no answer before its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID, uuid4
+
+import anyio.to_thread
+from sqlalchemy import Connection
+
+from threefold.contract import TurnIn, WriteRequest, WriteResponse
+from threefold.errors import Conflict, RevisionConflict
+from threefold_server.access import Principal, Reach, ScopeFilter, session_scope
+from threefold_server.models.tokens import count_tokens
+from threefold_server.service import Service
+from threefold_server.storage import erasures, sessions, tasks, turns
+
+COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
+
+
+async def write_turns(service: Service, principal: Principal, request: WriteRequest) -> WriteResponse:
+    """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored."""
+    counts = await _count(request.turns)
+    job = _Append(
+        service, principal, session_scope(principal, request.session_id), request, counts, service.clock()
+    )
+    response = await service.database.write(principal.owner, job.run)
+    service.wake()
+    return response
+
+
+async def _count(batch: Sequence[TurnIn]) -> list[int]:
+    texts = [turn.content for turn in batch]
+    if sum(map(len, texts)) <= COUNT_INLINE_CHARS:
+        return [count_tokens(text) for text in texts]
+    return await anyio.to_thread.run_sync(lambda: [count_tokens(text) for text in texts])
+
+
+@dataclass(frozen=True)
+class _Append:
+    """One write, as its transaction sees it."""
+
+    service: Service
+    principal: Principal
+    scope: ScopeFilter
+    request: WriteRequest
+    counts: list[int]
+    now: int
+
+    @property
+    def session(self) -> UUID:
+        assert self.scope.session is not None
+        return self.scope.session
+
+    def run(self, connection: Connection) -> WriteResponse:
+        sessions.ensure_owner(connection, self.principal, self.now)
+        row = sessions.lock_session(connection, self.scope, self.request.session_id, self.now)
+        fresh, duplicates, erased = self._sort(connection)
+        expected = self.request.expected_revision
+        if fresh and expected is not None and expected != row.revision:
+            raise RevisionConflict(
+                f"the session is at revision {row.revision}, not {expected}; read it again",
+                {"revision": row.revision},
+            )
+        scheduled = False
+        if fresh:
+            self._append(connection, row.last_seq + 1, fresh)
+            undigested = row.tokens + sum(tokens for _, tokens in fresh) - row.digested_tokens
+            scheduled = self._schedule(connection, undigested)
+        return WriteResponse(
+            appended=len(fresh),
+            duplicates=duplicates,
+            erased=erased,
+            last_seq=row.last_seq + len(fresh),
+            revision=row.revision + (1 if fresh else 0),
+            scheduled=scheduled,
+        )
+
+    def _sort(self, connection: Connection) -> tuple[list[tuple[TurnIn, int]], int, int]:
+        """Turns to append with their tokens, and how many are duplicates or were erased."""
+        ids = [turn.id for turn in self.request.turns if turn.id is not None]
+        known = turns.contents_by_id(connection, self.scope.owner, self.session, ids) if ids else {}
+        gone = (
+            erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now) if ids else set[str]()
+        )
+        fresh: list[tuple[TurnIn, int]] = []
+        duplicates = erased = 0
+        for turn, tokens in zip(self.request.turns, self.counts, strict=True):
+            turn_id = turn.id or uuid4().hex
+            content = turns.content_of(turn)
+            if turn_id in gone:
+                erased += 1
+            elif turn_id not in known:
+                known[turn_id] = content
+                fresh.append((turn.model_copy(update={"id": turn_id}), tokens))
+            elif known[turn_id] == content:
+                duplicates += 1
+            else:
+                raise Conflict(
+                    f"turn id {turn_id!r} was written before with other content; nothing of this call was stored",
+                    {"turn_id": turn_id},
+                )
+        return fresh, duplicates, erased
+
+    def _append(self, connection: Connection, first_seq: int, fresh: list[tuple[TurnIn, int]]) -> None:
+        visibility = Reach[self.request.visibility or "user"]
+        turns.append(
+            connection, self.scope.owner, self.session, first_seq, fresh, visibility=visibility, now=self.now
+        )
+        tokens = sum(count for _, count in fresh)
+        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens)
+
+    def _schedule(self, connection: Connection, undigested: int) -> bool:
+        """Make indexing due, and folding too once the undigested turns have passed the trigger."""
+        tasks.schedule(connection, self.scope.owner, self.session, "index", self.now)
+        settings = self.service.settings
+        fold = settings.rolling_summary and undigested > settings.trigger
+        if fold:
+            tasks.schedule(connection, self.scope.owner, self.session, "fold", self.now)
+        return fold

@@ -1,0 +1,111 @@
+"""The wheels as users get them: built, installed into an empty environment, and used from another directory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+UV = ROOT / ".ci" / "uv"
+MAX_SERVER_BYTES = 270 * 10**6
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("packaging")]
+
+THIRD_PARTY = """
+import sys
+def roots():
+    return {name.partition(".")[0] for name in sys.modules}
+import httpx, pydantic
+before = roots()
+import threefold
+print(*(roots() - before - sys.stdlib_module_names - {"threefold"}))
+"""
+
+
+def run(*command: str | Path, directory: Path = ROOT) -> str:
+    """The output of a command, which must succeed."""
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+class Installation:
+    """An environment with nothing but the given wheels and what they need, at the locked versions."""
+
+    def __init__(self, directory: Path, constraints: Path, *wheels: Path) -> None:
+        self.directory = directory
+        run(UV, "venv", "--quiet", "--python", sys.executable, directory)
+        run(UV, "pip", "install", "--quiet", "--python", self.program("python"), "--constraint", constraints, *wheels)
+
+    def program(self, name: str) -> Path:
+        return self.directory / "bin" / name
+
+    def bytes_on_disk(self) -> int:
+        """What `du` says: blocks of each file, once."""
+        files = {(stat.st_dev, stat.st_ino): stat.st_blocks for stat in map(Path.lstat, self.directory.rglob("*"))}
+        return 512 * sum(files.values())
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every wheel of the workspace, by name."""
+    directory = tmp_path_factory.mktemp("wheels")
+    run(UV, "build", "--quiet", "--all-packages", "--out-dir", directory)
+    return {path.name.partition("-")[0]: path for path in directory.glob("*.whl")}
+
+
+@pytest.fixture(scope="module")
+def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The locked versions: what is tested here is also what the other tests ran on, and in uv's cache."""
+    path = tmp_path_factory.mktemp("constraints") / "constraints.txt"
+    run(UV, "export", "--quiet", "--frozen", "--no-hashes", "--no-emit-workspace", "--output-file", path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def core(wheels: dict[str, Path], constraints: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The core package alone."""
+    return Installation(tmp_path_factory.mktemp("core") / "venv", constraints, wheels["threefold"])
+
+
+@pytest.fixture(scope="module")
+def server(wheels: dict[str, Path], constraints: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    """The service on SQLite: no extras."""
+    directory = tmp_path_factory.mktemp("server") / "venv"
+    return Installation(directory, constraints, wheels["threefold"], wheels["threefold_server"])
+
+
+def test_every_wheel_is_typed_and_carries_the_licence(wheels: dict[str, Path]) -> None:
+    assert wheels.keys() >= {"threefold", "threefold_server"}
+    licence = (ROOT / "LICENSE").read_bytes()
+    for name, path in wheels.items():
+        with ZipFile(path) as wheel:
+            assert f"{name}/py.typed" in wheel.namelist()
+            (file,) = (file for file in wheel.namelist() if file.endswith("/licenses/LICENSE"))
+            assert wheel.read(file) == licence
+
+
+def test_core_asks_for_pydantic_and_httpx_only(core: Installation) -> None:
+    script = "import importlib.metadata as m; print(*m.requires('threefold'))"
+    requirements = run(core.program("python"), "-c", script).split()
+    assert {requirement.partition("<")[0] for requirement in requirements} == {"httpx", "pydantic"}
+
+
+def test_core_works_with_nothing_else_installed(core: Installation, tmp_path: Path) -> None:
+    run(core.program("python"), "-W", "error", "-c", "import threefold, threefold.contract", directory=tmp_path)
+
+
+def test_core_imports_nothing_more_where_everything_is_installed() -> None:
+    assert run(sys.executable, "-c", THIRD_PARTY).split() == []
+
+
+def test_the_service_on_sqlite_is_small(server: Installation) -> None:
+    assert server.bytes_on_disk() < MAX_SERVER_BYTES
+
+
+def test_the_command_line_works_from_the_wheel(server: Installation, tmp_path: Path) -> None:
+    assert "serve" in run(server.program("threefold"), "--help", directory=tmp_path)
