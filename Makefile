@@ -16,7 +16,7 @@ demo: install ## see the memory at work: a service, a conversation, and what is 
 	@$(RUN) threefold demo
 
 test: install ## run every test, on SQLite and on a real Postgres
-	@$(RUN) pytest -n 2 --dist worksteal
+	@$(RUN) pytest -n 2 --dist loadgroup
 
 soak: install ## run the service under load and faults for a while, and check that nothing is lost
 	@$(RUN) python -m benchmarks.soak

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,9 +15,10 @@ import pytest
 import yaml
 
 from fixtures.postgres import PostgresServer
+from fixtures.served import PROGRAM, served
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
-PASSWORD = "correct horse ' battery"
+PASSWORD = "0123456789abcdef"
 
 
 def tree(text: str) -> dict[str, Any]:
@@ -87,17 +90,47 @@ def test_every_file_that_is_mounted_or_built_from_exists() -> None:
     assert all(path.is_file() for path in built)
 
 
-def test_init_sql_makes_a_plain_role_with_a_database_that_has_vector() -> None:
+@pytest.fixture(scope="module")
+def prepared_server() -> Iterator[PostgresServer]:
+    """A server on which the image would have run our SQL."""
     with PostgresServer() as server:
         psql = server.programs / "psql"
         command = [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", f"--file={DEPLOY / 'init.sql'}", server.admin_url]
-        subprocess.run(command, env=os.environ | {"APP_PASSWORD": PASSWORD}, check=True)
-        connection = psycopg.connect(server.admin_url, user="threefold_app", password=PASSWORD, dbname="threefold")
-        with connection:
-            flags = connection.execute(
-                "SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
-            ).fetchone()
-            extension = connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'vector'").fetchone()
-            connection.execute("CREATE TABLE owned (embedding vector(3))")
+        subprocess.run(command, env=os.environ | {"APP_PASSWORD": PASSWORD}, check=True, stdout=subprocess.DEVNULL)
+        yield server
+
+
+@pytest.fixture
+def database_url_here(prepared_server: PostgresServer) -> str:
+    """The service's database URL, with what compose and its network would fill in."""
+    template = SERVICES["threefold"]["environment"]["THREEFOLD_DATABASE_URL"]
+    with_password = re.sub(r"\$\{APP_PASSWORD[^}]*\}", PASSWORD, template)
+    return with_password.replace("@postgres:5432/", f"@127.0.0.1:{prepared_server.port}/")
+
+
+def test_init_sql_makes_a_plain_role_with_a_database_that_has_vector(database_url_here: str) -> None:
+    with psycopg.connect(database_url_here) as connection:
+        flags = connection.execute(
+            "SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
+        ).fetchone()
+        connection.execute("CREATE TABLE owned (embedding vector(3))")
+        connection.rollback()
     assert flags == (False, False)
-    assert extension == (1,)
+
+
+def test_the_commands_of_compose_bring_up_a_healthy_service(database_url_here: str) -> None:
+    variables = {"THREEFOLD_DATABASE_URL": database_url_here}
+    _, *migrate = SERVICES["migrate"]["command"]
+    subprocess.run([PROGRAM, *migrate], env=os.environ | variables, check=True)
+    _, verb, *options = SERVICES["threefold"]["command"]
+    assert verb == "serve"
+    here = ["127.0.0.1" if option == "0.0.0.0" else option for option in options]
+    with served(*here, **variables) as url:
+        _, python, *arguments = SERVICES["threefold"]["healthcheck"]["test"]
+        check = [argument.replace("http://127.0.0.1:8181", url) for argument in arguments]
+        subprocess.run([python, *check], check=True)
+
+
+def test_the_image_serves_as_compose_does() -> None:
+    (command,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    assert json.loads(command) == SERVICES["threefold"]["command"]

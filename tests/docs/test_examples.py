@@ -75,17 +75,15 @@ def run_page(name: str, text: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def at_the_readers_desk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader_environment: dict[str, str], scrub_settings: None
-) -> None:
-    """An empty directory, and what the reader is told to have."""
+def at_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Examples write where they are."""
     monkeypatch.chdir(tmp_path)
-    for name, value in reader_environment.items():
-        monkeypatch.setenv(name, value)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_examples_run(page: Path) -> None:
+def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, reader_environment: dict[str, str]) -> None:
+    for name, value in reader_environment.items():
+        monkeypatch.setenv(name, value)
     run_page(page.name, page.read_text())
 
 

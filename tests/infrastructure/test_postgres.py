@@ -132,9 +132,10 @@ def test_a_given_server_is_used_and_left_as_it_was(own_postgres: OwnPostgres) ->
             return connection.execute(names).fetchall()
 
     before = inventory()
-    one_test = f"{__file__}::{test_tests_connect_as_a_plain_role_that_owns_its_database.__name__}"
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", one_test]
-    tests = run(*command, TEST_POSTGRES_DSN=own_postgres.server.admin_url)
-    assert "(TEST_POSTGRES_DSN)" in tests.stdout
-    assert "1 passed" in tests.stdout
+    tests = [f"{__file__}::{test_tests_connect_as_a_plain_role_that_owns_its_database.__name__}"]
+    tests += [f"{TESTS}/infrastructure/test_surroundings.py::test_no_setting_leaks_in"]
+    variables = {"TEST_POSTGRES_DSN": own_postgres.server.admin_url, "THREEFOLD_URL": "http://127.0.0.1:1"}
+    nested = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests, **variables)
+    assert "(TEST_POSTGRES_DSN)" in nested.stdout
+    assert "2 passed" in nested.stdout
     assert inventory() == before

@@ -146,7 +146,13 @@ class UpdateOptions(TypedDict, total=False):
 
 def write(session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> Call[WriteResponse]:
     """Append turns. Each has an id from here on, so that it can be sent again and is stored once."""
-    request = checked(WriteRequest, session_id=session_id, turns=[turn_in(turn) for turn in turns], **options)
+    return write_request(
+        checked(WriteRequest, session_id=session_id, turns=[turn_in(turn) for turn in turns], **options)
+    )
+
+
+def write_request(request: WriteRequest) -> Call[WriteResponse]:
+    """A write that is made already, and whose turns have ids."""
     return Call("POST", "/v1/write", WriteResponse, body=_json(request))
 
 
@@ -275,8 +281,7 @@ def checked_id(name: str, value: str) -> str:
 def _refusal(error: ValidationError, *prefix: str) -> InvalidRequest:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     fields = [
-        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": item["msg"]}
-        for item in problems
+        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": item["msg"]} for item in problems
     ]
     message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
     return InvalidRequest(message, {"fields": fields[:50]})

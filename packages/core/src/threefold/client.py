@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
-import itertools
 import json
 import os
-import ssl
 import time
-import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from functools import cache
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 from urllib.parse import quote
@@ -32,6 +29,7 @@ from threefold.calls import (
     UpdateOptions,
     WriteOptions,
 )
+from threefold.connections import AsyncConnections, Connections
 from threefold.contract import (
     Digest,
     DigestPage,
@@ -52,8 +50,7 @@ from threefold.exchange import Exchange, Outcome, Reply, with_next_step
 
 DEFAULT_URL = "http://127.0.0.1:8181"
 DEFAULT_DEADLINES = Deadlines()
-# Shorter than the 5 s after which uvicorn closes an idle connection, so that a call does not meet a closing one.
-LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=4.0)
+FIRST_POLL, LAST_POLL = 0.05, 1.0  # seconds between the looks of `wait`, doubled each time
 
 
 class Target(TypedDict):
@@ -136,6 +133,40 @@ class _Client:
         return headers
 
 
+def is_settled(status: SessionStatus, pause: float, left: float) -> bool:
+    """True when nothing is pending; `WaitTimeout` where another look is too late, or parked work makes it useless."""
+    if status.state == "idle":
+        return True
+    if status.state == "parked":
+        raise WaitTimeout(f"consolidation is parked: {status.reason or 'see the log of the service'}")
+    if left < pause:
+        raise WaitTimeout(
+            f"still {status.state}: of {status.last_seq} turns, {status.indexed_upto} are indexed "
+            f"and {status.extracted_upto} extracted"
+        )
+    return False
+
+
+def _checked_url(text: str) -> str:
+    """An http(s) URL without credentials or query: it appears in messages."""
+    try:
+        url = httpx.URL(text.rstrip("/"))
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"url must be an http:// or https:// URL with a host; for example {DEFAULT_URL}")
+    if url.userinfo or url.query or url.fragment:
+        raise ValueError("url must not carry credentials, a query or a fragment; pass api_key instead")
+    return str(url)
+
+
+def _checked_key(key: str | None) -> str | None:
+    """A key that fits in a header; what is wrong is said without quoting it."""
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        raise ValueError("api_key must be printable ASCII without surrounding blanks (a trailing newline?)")
+    return key
+
+
 class MemoryClient(_Client):
     """The service, call by call. Safe to share between threads and across a fork; connects on first use."""
 
@@ -152,7 +183,7 @@ class MemoryClient(_Client):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(url, user, agent, api_key, timeout, clock)
-        self._connections = _Connections(transport)
+        self._connections = Connections(transport, self.url.startswith("https:"))
         self._sleep = sleep
 
     @classmethod
@@ -188,23 +219,16 @@ class MemoryClient(_Client):
         client = self._connections.open()
         request = self._request(client, call, exchange.left())
         try:
-            response = client.send(request, stream=True)
-            try:
-                return _reply(response, b"".join(_while_time(response.iter_bytes(), exchange)))
-            finally:
-                response.close()
+            with closing(client.send(request, stream=True)) as response:
+                return Reply.read(response, b"".join(exchange.in_time(response.iter_bytes())))
         except httpx.RequestError as error:
             return error
 
-    def write(
-        self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]
-    ) -> WriteResponse:
+    def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         """Append turns to a session. Those without an id get one, so that a retry stores nothing twice."""
         return self.send(calls.write(session_id, turns, **options))
 
-    def recall(
-        self, query: str, *, session_id: str | None = None, **options: Unpack[RecallOptions]
-    ) -> RecallResponse:
+    def recall(self, query: str, *, session_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallResponse:
         """Window, digest and memories for a query, and the block that a model reads."""
         return self.send(calls.recall(query, session_id, **options))
 
@@ -277,12 +301,10 @@ class MemoryClient(_Client):
 
     def wait(self, session_id: str, *, timeout: float = 30.0) -> SessionStatus:
         """Wait until nothing of a session is pending; `WaitTimeout` after `timeout` seconds or when it is parked."""
-        give_up = self._clock() + timeout
-        for pause in _poll_pauses():
-            status = self.status(session_id)
-            if _is_settled(status, give_up - self._clock() - pause):
-                break
+        give_up, pause = self._clock() + timeout, FIRST_POLL
+        while not is_settled(status := self.status(session_id), pause, give_up - self._clock()):
             self._sleep(pause)
+            pause = min(2 * pause, LAST_POLL)
         return status
 
     def whoami(self) -> WhoAmI:
@@ -321,7 +343,7 @@ class AsyncMemoryClient(_Client):
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         super().__init__(url, user, agent, api_key, timeout, clock)
-        self._connections = _AsyncConnections(transport)
+        self._connections = AsyncConnections(transport, self.url.startswith("https:"))
         self._sleep = sleep
 
     @classmethod
@@ -358,15 +380,13 @@ class AsyncMemoryClient(_Client):
         try:
             async with asyncio.timeout(exchange.left()):
                 response = await client.send(request)
-            return _reply(response, response.content)
+            return Reply.read(response, response.content)
         except httpx.RequestError as error:
             return error
         except TimeoutError:
             return httpx.ReadTimeout("the deadline has passed")
 
-    async def write(
-        self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]
-    ) -> WriteResponse:
+    async def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         return await self.send(calls.write(session_id, turns, **options))
 
     async def recall(
@@ -428,12 +448,10 @@ class AsyncMemoryClient(_Client):
         return await self.send(calls.end(session_id, wait=wait))
 
     async def wait(self, session_id: str, *, timeout: float = 30.0) -> SessionStatus:  # noqa: ASYNC109 - the twin's
-        give_up = self._clock() + timeout
-        for pause in _poll_pauses():
-            status = await self.status(session_id)
-            if _is_settled(status, give_up - self._clock() - pause):
-                break
+        give_up, pause = self._clock() + timeout, FIRST_POLL
+        while not is_settled(status := await self.status(session_id), pause, give_up - self._clock()):
             await self._sleep(pause)
+            pause = min(2 * pause, LAST_POLL)
         return status
 
     async def whoami(self) -> WhoAmI:

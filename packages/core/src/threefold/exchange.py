@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Generic, NoReturn
+from typing import Generic, Self
 
 import httpx
 from pydantic import ValidationError
@@ -14,18 +14,27 @@ from threefold.calls import Call, R
 from threefold.contract import ErrorBody, ErrorDetail
 from threefold.errors import (
     ERRORS,
+    Conflict,
     Forbidden,
     InternalError,
     InvalidRequest,
+    NotFound,
+    RateLimited,
     ServiceError,
     ThreefoldError,
+    TooLarge,
     Unauthenticated,
+    Unavailable,
     Unreachable,
 )
 
 ATTEMPTS = 3
 BACKOFF = 0.1  # seconds before the second attempt, doubled for the third: a refused recall costs 0.3 s at most
 PASSING = frozenset({429, 502, 503, 504})
+
+_BY_STATUS = {
+    cls.status: cls for cls in (TooLarge, Unauthenticated, Forbidden, NotFound, Conflict, RateLimited, Unavailable)
+}
 
 NEXT_STEP: dict[type[ThreefoldError], str] = {
     Unreachable: "start the service with `threefold serve`, or correct the URL (THREEFOLD_URL)",
@@ -41,7 +50,13 @@ class Reply:
 
     status: int
     content: bytes
-    retry_after: str | None = None
+    retry_after: float | None = None
+
+    @classmethod
+    def read(cls, response: httpx.Response, content: bytes) -> Self:
+        """The parts that matter. A `Retry-After` that is a date counts as none: the ordinary pause will do."""
+        after = response.headers.get("retry-after", "")
+        return cls(response.status_code, content, float(after) if after.replace(".", "", 1).isdecimal() else None)
 
 
 Outcome = Reply | httpx.RequestError
@@ -61,12 +76,21 @@ class Exchange(Generic[R]):
         """Seconds until the deadline."""
         return max(0.0, self._end - self._clock())
 
+    def in_time(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        """The chunks, as long as there is time: httpx limits each read, not their sum."""
+        for chunk in chunks:
+            if not self.left():
+                raise httpx.ReadTimeout("the deadline has passed")
+            yield chunk
+
     def pause(self, outcome: Outcome) -> float | None:
         """Seconds to wait before the next attempt; None when this outcome is the last."""
         self._attempts += 1
         if self._attempts >= ATTEMPTS or not self._may_repeat(outcome):
             return None
-        wanted = self._asked(outcome) or BACKOFF * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.0)
+        wanted = BACKOFF * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.0)
+        if isinstance(outcome, Reply) and outcome.retry_after is not None:
+            wanted = outcome.retry_after
         return wanted if wanted < self.left() else None
 
     def result(self, outcome: Outcome) -> R:
@@ -77,30 +101,21 @@ class Exchange(Generic[R]):
             reply = _parsed(self._call.reply, outcome.content)
             if reply is not None:
                 return reply
-        self._refuse(outcome)
+        raise self._refusal(outcome)
 
-    def _refuse(self, reply: Reply) -> NoReturn:
+    def _refusal(self, reply: Reply) -> ThreefoldError:
         body = _parsed(ErrorBody, reply.content)
         if body is None:
-            raise Unreachable(
+            return Unreachable(
                 f"{self._url} answered {reply.status}, but not as Threefold does: check the URL and any proxy"
             )
-        raise _error(body.error, reply)
+        return _error(body.error, reply)
 
     def _may_repeat(self, outcome: Outcome) -> bool:
         if isinstance(outcome, httpx.RequestError):
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             return self._call.repeatable or unsent
         return self._call.repeatable and outcome.status in PASSING - {self._call.also}
-
-    def _asked(self, outcome: Outcome) -> float | None:
-        """The `Retry-After` of a reply, in seconds."""
-        if not isinstance(outcome, Reply) or outcome.retry_after is None:
-            return None
-        try:
-            return max(0.0, float(outcome.retry_after))
-        except ValueError:  # a date: the ordinary pause will do
-            return None
 
 
 def with_next_step(error: ThreefoldError) -> ThreefoldError:
@@ -121,12 +136,9 @@ def _parsed(model: type[R], content: bytes) -> R | None:
 
 
 def _error(body: ErrorDetail, reply: Reply) -> ServiceError:
-    """The class of a code; for a code of a newer service, the nearest that its status allows."""
-    nearest = next((cls for cls in ERRORS.values() if cls.status == reply.status), None)
-    fallback = nearest or (InternalError if reply.status >= 500 else InvalidRequest)
-    details = dict(body.details)
-    if reply.retry_after is not None:
-        details.setdefault("retry_after", reply.retry_after)
+    """The class of a code; for a code of a newer service, the class of its status."""
+    fallback = _BY_STATUS.get(reply.status) or (InternalError if reply.status >= 500 else InvalidRequest)
+    details = body.details if reply.retry_after is None else {"retry_after": reply.retry_after, **body.details}
     return ERRORS.get(body.code, fallback)(body.message, details)
 
 

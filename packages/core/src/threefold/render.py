@@ -18,7 +18,7 @@ MEMORIES_HEADING = "Memories:"
 WINDOW_HEADING = "Latest turns of this session, oldest first:"
 INDENT = "  "
 
-# What ends a line for a model or for str.splitlines. Folded text stays indented, so no content looks like a line of ours.
+# What ends a line for a model or for str.splitlines. Folded text is indented, so no content looks like a line of ours.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _TAG = re.compile(r"<(/?)threefold-memory(?![\w-])[^<>]*>", re.IGNORECASE)
 
@@ -59,7 +59,7 @@ def turn_line(turn: Turn) -> str:
 def digest_lines(digest: DigestView) -> list[str]:
     """The digest under its heading, which names the turns that it covers."""
     heading = f"Digest of turns {digest.from_seq} to {digest.upto_seq} of this session, without details:"
-    return [heading, *(INDENT + line for line in neutral(digest.text).split("\n"))]
+    return [heading, *f"{INDENT}{neutral(digest.text)}".split("\n")]
 
 
 def join_block(digest: Sequence[str], memories: Sequence[str], turns: Sequence[str]) -> str:

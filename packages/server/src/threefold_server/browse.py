@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row
+from threefold_server.storage.database import Connection
 
 from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
 from threefold.errors import NotFound
@@ -13,6 +12,7 @@ from threefold_server.access import Principal, check_reads_shared, read_scope, s
 from threefold_server.paging import bad_cursor, cut_page, decode_cursor
 from threefold_server.service import Service
 from threefold_server.storage import digests, listing, sessions, tasks, turns
+from threefold_server.storage.types import AnyRow
 
 
 async def list_memories(service: Service, principal: Principal, request: ListRequest) -> MemoryPage:
@@ -36,9 +36,7 @@ async def list_sessions(service: Service, principal: Principal, cursor: str | No
     if cursor is not None:
         updated_at, key = decode_cursor(cursor, (int, str))
         after = (updated_at, _key(key))
-    rows = await service.database.read(
-        principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1)
-    )
+    rows = await service.database.read(principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1))
     items, next_cursor = cut_page([((at, key.hex), session) for (at, key), session in rows], limit)
     return SessionPage(sessions=items, next_cursor=next_cursor)
 
@@ -72,9 +70,7 @@ async def list_digests(service: Service, principal: Principal, session_id: str) 
 async def get_digest(service: Service, principal: Principal, session_id: str, version: int) -> Digest:
     """One version of a session's digest."""
     session = _session(principal, session_id)
-    found = await service.database.read(
-        principal.owner, lambda c: digests.one(c, principal.owner, session, version)
-    )
+    found = await service.database.read(principal.owner, lambda c: digests.one(c, principal.owner, session, version))
     if found is None:
         raise NotFound(f"no digest version {version} of this session")
     return found
@@ -98,7 +94,7 @@ def _session(principal: Principal, session_id: str) -> UUID:
     return session
 
 
-def _existing(connection: Connection, owner: UUID, session: UUID) -> Row[Any]:
+def _existing(connection: Connection, owner: UUID, session: UUID) -> AnyRow:
     row = sessions.find_session(connection, owner, session)
     if row is None:
         raise NotFound("no such session")

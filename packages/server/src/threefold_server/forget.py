@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from sqlalchemy import Connection
+from threefold_server.storage.database import Connection
 
 from threefold.contract import ForgetReceipt, ForgetRequest
 from threefold.errors import Forbidden, NotFound

@@ -1,10 +1,14 @@
-"""The ranking of long-term memory: words, meaning and the structure of conversations, fused into one score. Pure."""
+"""The ranking of long-term memory: words, meaning and the structure of conversations in one score. Pure.
+
+Recall@10 of the evidence in long conversations (LoCoMo, 760 questions): BM25 65, cosine 50, both 71; with windows,
+sessions and speakers 81; with substance 82; with facts that cite turns 83. Fusing by ranks (RRF) falls below BM25.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +16,30 @@ from numpy.typing import NDArray
 from threefold.contract import ScoreParts
 from threefold_server.text import query_terms, speakers_named
 
-K1 = 0.9
-B = 0.4
+Floats: TypeAlias = NDArray[np.float64]
+Ints: TypeAlias = NDArray[np.int64]
+Place: TypeAlias = tuple[Hashable, int]
+"""A turn: its session and sequence number."""
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Place = tuple[Hashable, int]
+K1, B = 0.9, 0.4
+WEIGHTS = {"turn": 0.24, "window": 0.56, "session": 0.08, "speaker": 0.12}
+# Of memories that fit alike, the one that says more is more often the evidence: recall@5 +1.3, recall@10 +0.8.
+SUBSTANCE = 0.3
+
+_SEQ_BITS, _PART_BITS = 32, 16
+_AROUND = np.array([-1, 0, 1])
 
 
 class Row(NamedTuple):
+    """One thing the index knows about a passage: a term of the query in it (`term`, `tf`), its `cosine`, or both.
+
+    A turn is (its session, its seq), a fact is (itself, 0); a long text has several parts. The rows of a passage agree
+    in all else and come in any order, each term once. `at` orders by age; `length` counts terms.
+    """
+
     source: Hashable
     seq: int
     part: int
-    session: Hashable | None
     speaker: str | None
     at: int
     length: int
@@ -33,126 +48,220 @@ class Row(NamedTuple):
     cosine: float | None = None
 
 
+class Corpus(NamedTuple):
+    """All passages that the reader may see, hit or not: how many, and their mean length in terms."""
+
+    passages: int
+    average_length: float
+
+
 class Ranked(NamedTuple):
+    """A turn or a fact, its score (0 to 1), and where the score comes from."""
+
     source: Hashable
     seq: int
     score: float
     parts: ScoreParts
 
 
-W = dict(turn=0.4, window=0.6, session=0.2, speaker=0.1, dense=0.5, sat=0.0, cite="max", citew=0.0, b=0.4, wb=0.4, factsess="session", factspk=True, fill="min", noexist=True)
+@dataclass(frozen=True)
+class _Texts:
+    """Texts as columns: how often each has each term (texts x terms), its length, its cosine (NaN: not known)."""
+
+    tf: Floats
+    length: Floats
+    cosine: Floats
 
 
-def unit(x):
-    top = x.max(initial=0.0)
-    return x / top if top > 0 else np.zeros_like(x)
+@dataclass(frozen=True)
+class _Items:
+    """Turns and facts, whole and in parts, sorted by key (source, then seq) so that neighbours are found by search."""
+
+    sources: list[Hashable]
+    key: Ints
+    at: Ints
+    speaker: list[str | None]
+    whole: _Texts
+    parts: _Texts
+    part_of: Ints
+
+    @property
+    def source(self) -> Ints:
+        return self.key >> _SEQ_BITS
+
+    @property
+    def seq(self) -> Ints:
+        return self.key & ((1 << _SEQ_BITS) - 1)
+
+    def name(self, i: int) -> Place:
+        return self.sources[int(self.source[i])], int(self.seq[i])
 
 
-def bm25(tf, length, docs, average, b):
-    df = np.count_nonzero(tf, axis=0)
-    idf = np.log1p((np.maximum(docs - df, 0) + 0.5) / (df + 0.5))
-    norm = K1 * (1 - b + b * length / average)
-    return (tf * (K1 + 1) / (tf + norm[:, None])) @ idf, idf
-
-
-def codes(values):
-    index = {v: i for i, v in enumerate(dict.fromkeys(values))}
-    return np.fromiter(map(index.__getitem__, values), np.int64, len(values)), list(index)
-
-
-def lookup(keys, wanted):
-    at = np.searchsorted(keys, wanted)
-    at[at == len(keys)] = 0
-    return np.where(keys[at] == wanted, at, len(keys))
-
-
-AROUND = np.array([-1, 0, 1])
-
-
-def rank(query, rows, *, passages, average, cited=None, min_score=None, limit=10, w=W):
-    rows = list(rows)
+def rank(
+    query: str,
+    rows: Sequence[Row],
+    corpus: Corpus,
+    *,
+    cited: Mapping[Any, Sequence[Place]] | None = None,
+    min_score: float = 0.0,
+    limit: int | None = None,
+) -> list[Ranked]:
+    """The items of the rows, best first, equals newest first. `cited` says which turns a fact rests on."""
     if not rows:
         return []
-    qt = query_terms(query)
-    source, seq, part, session, speaker, at, length, term, tf, cosine = zip(*rows)
-    scode, sources = codes(source)
-    key = scode << 32 | np.array(seq, np.int64)
-    keys, first, item = np.unique(key, return_index=True, return_inverse=True)
-    pk, pfirst, pas = np.unique(item << 16 | np.array(part, np.int64), return_index=True, return_inverse=True)
-    pitem = item[pfirst]
-    vocab = {t: i for i, t in enumerate(qt)}
-    tcode = np.fromiter((vocab.get(t, -1) for t in term), np.int64, len(term))
-    hit = tcode >= 0
-    ptf = np.zeros((len(pk), len(qt)))
-    ptf[pas[hit], tcode[hit]] = np.array(tf, float)[hit]
-    pcos = np.full(len(pk), np.nan)
-    np.fmax.at(pcos, pas, np.array(cosine, float))
-    plen = np.array(length, float)[pfirst]
-    n = len(keys)
-    # items
-    itf = np.zeros((n, len(qt)))
-    np.add.at(itf, pitem, ptf)
-    ilen = np.bincount(pitem, plen, n)
-    icos = np.full(n, np.nan)
-    np.fmax.at(icos, pitem, pcos)
-    fact = (keys & 0xFFFFFFFF) == 0
-    lex, idf = bm25(ptf, plen, passages, average, w["b"])
-    known = pcos[~np.isnan(pcos)]
-    fill = max(known.min(), 0) if len(known) else 0.0
-    d = np.maximum(np.where(np.isnan(pcos), fill, pcos), 0)
-    own = w["dense"] * unit(d) + (1 - w["dense"]) * unit(lex)
-    turn = np.zeros(n)
-    np.maximum.at(turn, pitem, own)
-    ilex = np.zeros(n)
-    np.maximum.at(ilex, pitem, unit(lex))
-    # windows
-    tk = keys[~fact]
-    centres = np.unique(tk[:, None] + AROUND)
-    centres = centres[(centres & 0xFFFFFFFF) > 0]
-    around = lookup(keys, centres[:, None] + AROUND)
-    idn = np.append(np.maximum(np.where(np.isnan(icos), fill, icos), 0), fill)
-    wcos = idn[around].mean(1) if len(centres) else np.zeros(0)
-    wtf = np.vstack([itf, np.zeros(len(qt))])[around].sum(1)
-    wl = np.append(ilen, average)[around].sum(1)
-    wlex, _ = bm25(wtf, wl, passages, 3 * average, w["wb"])
-    win = np.append(w["dense"] * unit(wcos) + (1 - w["dense"]) * unit(wlex), 0)
-    window = turn.copy()
-    window[~fact] = win[lookup(centres, tk[:, None] + AROUND)].max(1) if len(tk) else 0
-    # sessions
-    sess, slist = codes([session[i] for i in first])
-    stf = np.zeros((len(slist), len(qt)))
-    np.add.at(stf, sess[~fact], itf[~fact])
-    slex, _ = bm25(stf, np.ones(len(slist)), len(slist), 1, 0)
-    sscore = unit(slex)[sess]
-    nosess = np.array([session[i] is None for i in first])
-    if w["factsess"] == "own":
-        nosess = fact
-    sscore[nosess] = ilex[nosess]
-    spk = [speaker[i] for i in first]
-    named = speakers_named(query, {s for s in spk if s})
-    sp = np.array([s in named for s in spk], float)
-    if w["factspk"]:
-        nt = [vocab[t] for s in named for t in query_terms(s) if t in vocab]
-        sp[fact] = (itf[fact][:, nt] > 0).any(1)
-    turn0 = turn.copy()
-    boost = np.zeros(n)
-    if cited:
-        fi = {sources[keys[i] >> 32]: i for i in np.flatnonzero(fact)}
-        sc = {s: i for i, s in enumerate(sources)}
-        for f, places in cited.items():
-            if f in fi:
-                for s, q in places:
-                    if s in sc:
-                        j = lookup(keys, np.array([sc[s] << 32 | q]))[0]
-                        if j < n:
-                            boost[j] = max(boost[j], turn0[fi[f]])
-        if w["cite"] == "max":
-            turn = np.maximum(turn, boost)
-        elif w["cite"] == "maxwin":
-            turn = np.maximum(turn, boost); window = np.maximum(window, boost)
-    score = w["turn"] * turn + w["window"] * window + w["session"] * sscore + w["speaker"] * sp + w["citew"] * boost + w["sat"] * ilen / (ilen + average)
-    coverage = (itf > 0) @ idf / idf.sum() if len(qt) else np.zeros(n)
-    ok = np.fmax(np.nan_to_num(icos, nan=-1), coverage) >= (min_score or -1)
-    order = np.lexsort((-(keys & 0xFFFFFFFF), -np.array(at)[first], -score))
-    order = order[ok[order]][:limit]
-    return [Ranked(sources[keys[i] >> 32], int(keys[i] & 0xFFFFFFFF), float(score[i]), (icos[i], coverage[i], turn[i], window[i], sscore[i], sp[i])) for i in order]
+    corpus = corpus._replace(average_length=max(corpus.average_length, 1.0))
+    terms = query_terms(query)
+    items = _items(rows, terms)
+    own = np.maximum.reduceat(_relevance(items.parts, corpus), _starts(items.part_of))
+    parts = {
+        "turn": _lifted(own, items, cited or {}),
+        "window": np.where(items.seq == 0, own, _windows(items, corpus)),
+        "session": _sessions(items),
+        "speaker": _speakers(items, query, terms),
+    }
+    score = _score(parts, items.whole.length / (items.whole.length + corpus.average_length))
+    parts |= {"cosine": np.maximum(items.whole.cosine, 0.0), "coverage": _coverage(items, corpus)}
+    order = np.lexsort((-items.seq, -items.at, -score))
+    best = order[_passes(parts, min_score)[order]][:limit]
+    return [Ranked(*items.name(i), float(score[i]), _score_parts(parts, i)) for i in best]
+
+
+def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
+    source, seq, part, speaker, at, length, term, tf, cosine = zip(*rows, strict=True)
+    code = {name: i for i, name in enumerate(dict.fromkeys(source))}
+    keys = np.array([code[name] for name in source]) << _SEQ_BITS | np.array(seq)
+    key, first, item = np.unique(keys, return_index=True, return_inverse=True)
+    part_key = item << _PART_BITS | np.array(part)
+    part_keys, sample, passage = np.unique(part_key, return_index=True, return_inverse=True)
+    cosines = np.full(len(sample), np.nan)
+    np.fmax.at(cosines, passage, np.array(cosine, dtype=float))
+    counts = _counts(passage, term, tf, terms)
+    parts = _Texts(counts, np.array(length, dtype=float)[sample], cosines)
+    part_of = part_keys >> _PART_BITS
+    speakers = [speaker[i] for i in first]
+    return _Items(list(code), key, np.array(at)[first], speakers, _joined(parts, part_of), parts, part_of)
+
+
+def _counts(passage: Ints, term: Sequence[str | None], tf: Sequence[int], terms: Sequence[str]) -> Floats:
+    """How often each passage has each term."""
+    column: dict[str | None, int] = {name: i for i, name in enumerate(terms)}
+    columns = np.array([column.get(name, len(terms)) for name in term])
+    counts = np.zeros((passage.max() + 1, len(terms) + 1))
+    counts[passage, columns] = tf
+    return counts[:, :-1]
+
+
+def _starts(group: Ints) -> Ints:
+    """Where each group begins in a sorted column."""
+    return np.flatnonzero(np.diff(group, prepend=-1))
+
+
+def _joined(texts: _Texts, group: Ints) -> _Texts:
+    """Each group of texts as one text."""
+    start = _starts(group)
+    return _Texts(
+        np.add.reduceat(texts.tf, start),
+        np.add.reduceat(texts.length, start),
+        np.fmax.reduceat(texts.cosine, start),
+    )
+
+
+def _relevance(texts: _Texts, corpus: Corpus) -> Floats:
+    return 0.5 * _unit(_known(texts.cosine)) + 0.5 * _unit(_bm25(texts, corpus))
+
+
+def _bm25(texts: _Texts, corpus: Corpus) -> Floats:
+    norm = K1 * (1 - B + B * texts.length / corpus.average_length)
+    return texts.tf * (K1 + 1) / (texts.tf + norm[:, None]) @ _rarity(texts, corpus)
+
+
+def _rarity(texts: _Texts, corpus: Corpus) -> Floats:
+    """The inverse document frequency of each term. All texts with a term are here, so counting them suffices."""
+    having = np.count_nonzero(texts.tf, axis=0)
+    return np.log1p((np.maximum(corpus.passages - having, 0) + 0.5) / (having + 0.5))
+
+
+def _known(cosine: Floats) -> Floats:
+    """A cosine that is not known is taken as the weakest that is: it was not among the nearest (recall@10 -0.2)."""
+    known = ~np.isnan(cosine)
+    weakest = cosine.min(where=known, initial=1.0) if known.any() else 0.0
+    return np.maximum(np.where(known, cosine, weakest), 0.0)
+
+
+def _unit(values: Floats) -> Floats:
+    """Scaled so that the best is 1. Zero stays zero: no hit, or nothing in common."""
+    return values / (values.max(initial=0.0) or 1.0)
+
+
+def _lifted(own: Floats, items: _Items, cited: Mapping[Any, Sequence[Place]]) -> Floats:
+    """A turn is as relevant as the best fact drawn from it."""
+    code = {name: i for i, name in enumerate(items.sources)}
+    pairs = [
+        (code[session] << _SEQ_BITS | seq, code[fact] << _SEQ_BITS)
+        for fact in cited.keys() & code.keys()
+        for session, seq in cited[fact]
+        if session in code
+    ]
+    turn, fact = _find(items.key, np.array(pairs, dtype=np.int64).reshape(-1, 2)).T
+    lifted = np.append(own, 0.0)
+    np.maximum.at(lifted, turn, lifted[fact])
+    return lifted[:-1]
+
+
+def _windows(items: _Items, corpus: Corpus) -> Floats:
+    """The best of the three windows of three turns around each turn: an answer often lacks the question's words."""
+    centre = np.unique(items.key[:, None] + _AROUND)
+    member = _find(items.key, centre[:, None] + _AROUND)
+    cosine = _known(items.whole.cosine)
+    windows = _Texts(
+        np.vstack([items.whole.tf, np.zeros(items.whole.tf.shape[1])])[member].sum(axis=1),
+        np.append(items.whole.length, corpus.average_length)[member].sum(axis=1),
+        np.append(cosine, cosine.min())[member].mean(axis=1),
+    )
+    score = _relevance(windows, Corpus(corpus.passages, 3 * corpus.average_length))
+    return score[_find(centre, items.key[:, None] + _AROUND)].max(axis=1)
+
+
+def _find(keys: Ints, wanted: Ints) -> Ints:
+    """Where each wanted key is; one past the end if it is not there."""
+    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[place] == wanted, place, len(keys))
+
+
+def _sessions(items: _Items) -> Floats:
+    """How well the words of the whole session fit; without lengths, which cost a query and gain nothing here."""
+    sessions = _joined(items.whole, items.source)
+    count = len(items.sources)
+    texts = _Texts(sessions.tf, np.ones(count), sessions.cosine)
+    return _unit(_bm25(texts, Corpus(count, 1.0)))[items.source]
+
+
+def _speakers(items: _Items, query: str, terms: Sequence[str]) -> Floats:
+    """Whether a turn is by someone whom the query names, or a fact tells of them."""
+    named = speakers_named(query, {name for name in items.speaker if name})
+    names = {term for name in named for term in query_terms(name)}
+    by = np.array([name in named for name in items.speaker])
+    about = items.whole.tf[:, [term in names for term in terms]].any(axis=1)
+    return np.where(items.seq == 0, about, by).astype(float)
+
+
+def _score(parts: Mapping[str, Floats], substance: Floats) -> Floats:
+    """Rounded, since texts that are alike must tie wherever they stand in a matrix product."""
+    fused = sum((WEIGHTS[name] * part for name, part in parts.items()), start=np.zeros_like(substance))
+    return np.round(fused * (1 + SUBSTANCE * substance) / (1 + SUBSTANCE), 9)
+
+
+def _coverage(items: _Items, corpus: Corpus) -> Floats:
+    """The share of the query's terms, by rarity, that each item has."""
+    rarity = _rarity(items.parts, corpus)
+    return (items.whole.tf > 0) @ rarity / (rarity.sum() or 1.0)
+
+
+def _passes(parts: Mapping[str, Floats], min_score: float) -> NDArray[np.bool_]:
+    """By what is absolute: the best of a bad lot has a high fused score too."""
+    found = ~np.isnan(parts["cosine"]) | (parts["coverage"] > 0)
+    return found & (np.fmax(parts["cosine"], parts["coverage"]) >= min_score)
+
+
+def _score_parts(parts: Mapping[str, Floats], i: int) -> ScoreParts:
+    return ScoreParts(**{name: float(part[i]) for name, part in parts.items() if not np.isnan(part[i])})

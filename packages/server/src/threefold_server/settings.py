@@ -34,19 +34,17 @@ class Settings(BaseSettings):
 
     token_budget: int = Field(default=4096, ge=1, description="Tokens of a recalled block.")
     event_cap: int = Field(default=2000, ge=1, description="Turns a window holds at most.")
-    compaction_trigger: int = Field(
-        default=0, ge=0, description="Undigested tokens that start a fold; 0: the budget."
-    )
+    compaction_trigger: int = Field(default=0, ge=0, description="Undigested tokens that start a fold; 0: the budget.")
     compaction_target: int = Field(default=0, ge=0, description="Undigested tokens left by a fold; 0: half of it.")
     rolling_summary: bool = Field(default=True, description="Keep a digest of turns that left the window.")
     top_k: int = Field(default=10, ge=0, description="Memories per recall unless the caller says otherwise.")
     min_score: float = Field(default=0.0, ge=0, le=1, description="Least absolute score of a recalled memory.")
-    fact_expiry_days: float | None = Field(
-        default=None, gt=0, description="New facts expire after this; unset: never."
-    )
+    fact_expiry_days: float | None = Field(default=None, gt=0, description="New facts expire after this; unset: never.")
     turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
 
     embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
+    embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")
+    minilm_model: Path | None = Field(default=None, description="The MiniLM model file; the packaged one otherwise.")
     summarizer: str = Field(default="extractive", description="extractive, or openai:<model>.")
     model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
     model_api_key: SecretStr | None = None

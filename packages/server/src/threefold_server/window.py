@@ -31,7 +31,7 @@ def group_turns(turns: Sequence[Turn]) -> list[list[Turn]]:
 
 
 def fit_window(turns: Sequence[Turn], budget: int, cost: Callable[[Turn], int], cut: Cut) -> list[Turn]:
-    """The newest groups whose cost fits the budget, oldest first; of a newest group that is too large, head and tail."""
+    """The newest groups within the budget, oldest first; of a newest group that is too large, head and tail."""
     if budget <= 0 or not turns:
         return []
     window: list[Turn] = []

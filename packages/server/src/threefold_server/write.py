@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import anyio.to_thread
-from sqlalchemy import Connection
+from threefold_server.storage.database import Connection
 
 from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold.errors import Conflict, RevisionConflict
@@ -22,9 +22,7 @@ COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the ev
 async def write_turns(service: Service, principal: Principal, request: WriteRequest) -> WriteResponse:
     """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored."""
     counts = await _count(request.turns)
-    job = _Append(
-        service, principal, session_scope(principal, request.session_id), request, counts, service.clock()
-    )
+    job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
     response = await service.database.write(principal.owner, job.run)
     service.wake()
     return response
@@ -81,9 +79,7 @@ class _Append:
         """Turns to append with their tokens, and how many are duplicates or were erased."""
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
         known = turns.contents_by_id(connection, self.scope.owner, self.session, ids) if ids else {}
-        gone = (
-            erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now) if ids else set[str]()
-        )
+        gone = erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now) if ids else set[str]()
         fresh: list[tuple[TurnIn, int]] = []
         duplicates = erased = 0
         for turn, tokens in zip(self.request.turns, self.counts, strict=True):
@@ -105,9 +101,7 @@ class _Append:
 
     def _append(self, connection: Connection, first_seq: int, fresh: list[tuple[TurnIn, int]]) -> None:
         visibility = Reach[self.request.visibility or "user"]
-        turns.append(
-            connection, self.scope.owner, self.session, first_seq, fresh, visibility=visibility, now=self.now
-        )
+        turns.append(connection, self.scope.owner, self.session, first_seq, fresh, visibility=visibility, now=self.now)
         tokens = sum(count for _, count in fresh)
         sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens)
 

@@ -63,9 +63,7 @@ class SaveFactRequest(Request):
     text: FactText
     session_id: Id | None = None
     visibility: Visibility | None = None
-    shared: bool = Field(
-        default=False, description="Into the store's shared partition; needs a key that may share."
-    )
+    shared: bool = Field(default=False, description="Into the store's shared partition; needs a key that may share.")
     expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
     pinned: bool = False
     metadata: Metadata = Field(default_factory=dict)

@@ -24,9 +24,7 @@ class ForgetRequest(Request):
         default=None, description="`agent`: the caller's agent x user; `user`: all of the user."
     )
     fact_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
-    sources: bool = Field(
-        default=False, description="With `fact_ids`: the content of the turns they rest on goes too."
-    )
+    sources: bool = Field(default=False, description="With `fact_ids`: the content of the turns they rest on goes too.")
     source: ForgetSource | None = None
     since: Timestamp | None = Field(
         default=None, description="With `source`: only what was written at or after this time."

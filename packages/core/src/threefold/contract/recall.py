@@ -22,9 +22,7 @@ class RecallRequest(Request):
         default=None, description="How far to read; the lower of `agent` and the ceiling by default."
     )
     include: list[Tier] = Field(default_factory=lambda: list(ALL_TIERS))
-    top_k: int | None = Field(
-        default=None, ge=0, le=1_000, description="Memories at most; the store's default is 10."
-    )
+    top_k: int | None = Field(default=None, ge=0, le=1_000, description="Memories at most; the store's default is 10.")
     min_score: float | None = Field(
         default=None,
         ge=0,
@@ -39,9 +37,7 @@ class RecallRequest(Request):
 class ScoreParts(Response):
     """Where a score comes from: `cosine` and `coverage` are absolute (0 to 1), the rest relative to this query."""
 
-    cosine: float | None = Field(
-        default=None, description="Similarity of meaning; null while the vector is pending."
-    )
+    cosine: float | None = Field(default=None, description="Similarity of meaning; null while the vector is pending.")
     coverage: float = Field(
         default=0.0, description="Share of the query's words, weighted by rarity, that the item has."
     )

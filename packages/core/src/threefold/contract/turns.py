@@ -33,9 +33,7 @@ class TurnIn(Request):
     kind: TurnKind = "message"
     group: Id | None = Field(default=None, description="Turns of one group are never split by a window.")
     payload: Payload | None = Field(default=None, description="JSON text, returned byte for byte.")
-    created_at: Timestamp | None = Field(
-        default=None, description="When it was said; the service's now otherwise."
-    )
+    created_at: Timestamp | None = Field(default=None, description="When it was said; the service's now otherwise.")
 
 
 class WriteRequest(Request):

@@ -57,7 +57,9 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     while where is not None and where.tb_next is not None:
         where = where.tb_next
     place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "unknown"
-    logger.error("unexpected error", extra={"fields": {"route": route, "error": type(error).__name__, "at_line": place}})
+    logger.error(
+        "unexpected error", extra={"fields": {"route": route, "error": type(error).__name__, "at_line": place}}
+    )
     return error_response(InternalError("the service failed; its log tells where"))
 
 

@@ -115,7 +115,9 @@ def named(headers: Headers, header: str) -> str | None:
 def _bearer(headers: Headers) -> str:
     scheme, _, token = headers.get("authorization", "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated("an API key is needed: `Authorization: Bearer <key>`; make one with `threefold keys create`")
+        raise Unauthenticated(
+            "an API key is needed: `Authorization: Bearer <key>`; make one with `threefold keys create`"
+        )
     return token.strip()
 
 

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from threefold.contract.common import Origin, Role
 
 Vectors = NDArray[np.float32]

@@ -90,9 +90,7 @@ class Database:
     def _set_scope(self, connection: Connection, scope: Scope) -> None:
         if not self.is_sqlite:
             system = scope == "system"
-            connection.execute(
-                _SET_SCOPE, {"owner": "" if system else str(scope), "system": "on" if system else ""}
-            )
+            connection.execute(_SET_SCOPE, {"owner": "" if system else str(scope), "system": "on" if system else ""})
 
 
 def sqlite_url(directory: Path) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, insert, select
 
 from threefold.contract import Digest
 from threefold_server.storage.tables import digests
-from threefold_server.storage.types import from_micros
+from threefold_server.storage.types import AnyRow, from_micros
 
 
-def latest(connection: Connection, owner: UUID, session: UUID) -> Row[Any] | None:
+def latest(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
     """The newest version's row, or None."""
     statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc()).limit(1)
     return connection.execute(statement).one_or_none()
@@ -36,7 +36,7 @@ def add(connection: Connection, owner: UUID, session: UUID, values: dict[str, An
     connection.execute(insert(digests).values(owner=owner, session=session, **values))
 
 
-def to_digest(row: Row[Any]) -> Digest:
+def to_digest(row: AnyRow) -> Digest:
     """A row as the contract shows it."""
     return Digest(
         version=row.version,

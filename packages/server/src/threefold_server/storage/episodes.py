@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, and_, select, tuple_
+from sqlalchemy import Connection, and_, select, tuple_
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
-from threefold_server.storage.scope import visible
+from threefold_server.storage.scope import EPISODES, visible
 from threefold_server.storage.tables import sessions, turns
-from threefold_server.storage.types import from_micros
+from threefold_server.storage.types import AnyRow, from_micros
 from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
-
-
-class EpisodeColumns(NamedTuple):
-    """What the scope filter looks at, gathered from a turn and its session."""
-
-    owner: Any = turns.c.owner
-    agent: Any = sessions.c.agent
-    session: Any = turns.c.session
-    visibility: Any = turns.c.visibility
-
 
 IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
 """System prompts are instructions, not talk: restated in every session, they would drown what was said."""
@@ -35,20 +25,18 @@ _WITH_SESSION = select(
 
 def select_visible(scope: ScopeFilter) -> Any:
     """The episodes of a scope, as a statement to narrow further."""
-    return _WITH_SESSION.where(visible(EpisodeColumns(), scope), IS_EPISODE)
+    return _WITH_SESSION.where(visible(EPISODES, scope), IS_EPISODE)
 
 
-def by_place(connection: Connection, scope: ScopeFilter, places: Iterable[tuple[UUID, int]]) -> Sequence[Row[Any]]:
+def by_place(connection: Connection, scope: ScopeFilter, places: Iterable[tuple[UUID, int]]) -> Sequence[AnyRow]:
     """Episodes at (session, seq), as far as the scope sees them."""
     wanted = list(places)
     if not wanted:
         return []
-    return connection.execute(
-        select_visible(scope).where(tuple_(turns.c.session, turns.c.seq).in_(wanted))
-    ).all()
+    return connection.execute(select_visible(scope).where(tuple_(turns.c.session, turns.c.seq).in_(wanted))).all()
 
 
-def to_memory(row: Row[Any], user: str | None) -> Memory:
+def to_memory(row: AnyRow, user: str | None) -> Memory:
     """A turn with its session, as the contract shows an episode."""
     origin = ORIGIN_OF_ROLE[row.role]
     return Memory(

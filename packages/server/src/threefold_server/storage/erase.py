@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
 from threefold_server.access import SHARED_POOL
-from threefold_server.storage import erasures
+from threefold_server.storage import erasures, index
 from threefold_server.storage.tables import (
     digests,
     fact_sources,
@@ -22,6 +22,7 @@ from threefold_server.storage.tables import (
     tasks,
     turns,
 )
+from threefold_server.storage.tasks import schedule
 
 Counts = Counter[str]
 LATE_WRITER_MICROS = 7 * 86_400 * 1_000_000
@@ -43,7 +44,7 @@ def erase_sessions(connection: Connection, owner: UUID, condition: ColumnElement
         supports=and_(fact_sources.c.owner == owner, fact_sources.c.session.in_(target)),
         contributed=and_(facts.c.owner == owner, facts.c.session.in_(target)),
     )
-    counts["index"] += _unindex(connection, owner, target)
+    counts["index"] += index.remove(connection, owner, target)
     connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.subject.in_(target)))
     counts["sessions"] += connection.execute(delete(sessions).where(sessions.c.owner == owner, condition)).rowcount
     return counts
@@ -57,7 +58,7 @@ def erase_facts(connection: Connection, owner: UUID, condition: ColumnElement[bo
     counts: Counts = Counter()
     for start in range(0, len(found), 1_000):
         batch = found[start : start + 1_000]
-        counts["index"] += _unindex(connection, owner, batch)
+        counts["index"] += index.remove(connection, owner, batch)
         counts["facts"] += connection.execute(
             delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(batch))
         ).rowcount
@@ -73,7 +74,7 @@ def blank_turns(connection: Connection, owner: UUID, condition: ColumnElement[bo
         places[session].append(seq)
     counts: Counts = Counter()
     for session, seqs in places.items():
-        counts += _blank_in_session(connection, owner, session, sorted(seqs))
+        counts += _blank_in_session(connection, owner, session, sorted(seqs), now)
     return counts
 
 
@@ -91,7 +92,7 @@ def next_epoch(connection: Connection, owner: UUID) -> None:
     )
 
 
-def drop_digests(connection: Connection, owner: UUID, session: UUID, from_seq: int) -> int:
+def drop_digests(connection: Connection, owner: UUID, session: UUID, from_seq: int, now: int) -> int:
     """Drop the digest versions that cover a turn from `from_seq` on; the rest is folded anew."""
     dropped = connection.execute(
         delete(digests).where(digests.c.owner == owner, digests.c.session == session, digests.c.upto_seq >= from_seq)
@@ -107,18 +108,19 @@ def drop_digests(connection: Connection, owner: UUID, session: UUID, from_seq: i
             .where(sessions.c.owner == owner, sessions.c.session == session)
             .values(digested_tokens=covered)
         )
+        schedule(connection, owner, session, "fold", now)
     return dropped
 
 
-def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: Sequence[int]) -> Counts:
+def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: Sequence[int], now: int) -> Counts:
     here = and_(turns.c.owner == owner, turns.c.session == session, turns.c.seq.in_(seqs))
     tokens = _count(connection, select(func.coalesce(func.sum(turns.c.tokens), 0)).where(here))
     touched = or_(*(and_(fact_sources.c.from_seq <= seq, fact_sources.c.upto_seq >= seq) for seq in seqs))
     counts = _erase_unsupported_facts(
         connection, owner, supports=and_(fact_sources.c.owner == owner, fact_sources.c.session == session, touched)
     )
-    counts["digests"] += drop_digests(connection, owner, session, seqs[0])
-    counts["index"] += _unindex(connection, owner, [session], seqs)
+    counts["digests"] += drop_digests(connection, owner, session, seqs[0], now)
+    counts["index"] += index.remove(connection, owner, [session], seqs)
     counts["turns"] += connection.execute(
         update(turns)
         .where(here)
@@ -139,7 +141,7 @@ def _erase_unsupported_facts(
     supports: ColumnElement[bool],
     contributed: ColumnElement[bool] | None = None,
 ) -> Counts:
-    """Take away supports (a condition on `fact_sources`); facts left without any go, as do unsupported contributed ones."""
+    """Take away supports (a condition on `fact_sources`); facts that nothing supports any more go with them."""
     lost = set(connection.execute(select(fact_sources.c.fact).where(supports)).scalars())
     connection.execute(delete(fact_sources).where(supports))
     if contributed is not None:
@@ -148,23 +150,6 @@ def _erase_unsupported_facts(
         return Counter()
     supported = select(fact_sources.c.fact).where(fact_sources.c.owner == owner)
     return erase_facts(connection, owner, and_(facts.c.fact.in_(lost), facts.c.fact.not_in(supported)))
-
-
-def _unindex(
-    connection: Connection,
-    owner: UUID,
-    sources: Select[tuple[UUID]] | Sequence[UUID],
-    seqs: Sequence[int] | None = None,
-) -> int:
-    """Remove passages and postings of sources; returns how many passages."""
-    removed = 0
-    for table in (postings, passages):
-        # Both pools are named so that the primary key serves; the owner's alone would miss what was shared.
-        where = [table.c.pool.in_([owner, SHARED_POOL]), table.c.owner == owner, table.c.source.in_(sources)]
-        if seqs is not None:
-            where.append(table.c.seq.in_(seqs))
-        removed = connection.execute(delete(table).where(*where)).rowcount
-    return removed
 
 
 def _stop_late_writers(connection: Connection, owner: UUID, within: ColumnElement[bool], now: int) -> None:

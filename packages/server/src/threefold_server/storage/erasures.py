@@ -33,9 +33,7 @@ def erasure_secret(connection: Connection) -> bytes:
     return bytes.fromhex(value)
 
 
-def erased_among(
-    connection: Connection, owner: UUID, session: UUID, turn_ids: Iterable[str], now: int
-) -> set[str]:
+def erased_among(connection: Connection, owner: UUID, session: UUID, turn_ids: Iterable[str], now: int) -> set[str]:
     """The ids that were erased within the last days: their turns must not come back by a late write."""
     secret = erasure_secret(connection)
     marks = {turn_mark(secret, session, turn_id): turn_id for turn_id in turn_ids}
@@ -49,15 +47,12 @@ def mark_erased(connection: Connection, owner: UUID, turn_ids: Iterable[tuple[UU
     """Remember erased (session, turn id) pairs until the given time."""
     secret = erasure_secret(connection)
     rows = [
-        {"owner": owner, "turn": turn_mark(secret, session, turn_id), "until": until}
-        for session, turn_id in turn_ids
+        {"owner": owner, "turn": turn_mark(secret, session, turn_id), "until": until} for session, turn_id in turn_ids
     ]
     if rows:
         statement = upsert(connection, erased_turns)
         connection.execute(
-            statement.on_conflict_do_update(
-                index_elements=["owner", "turn"], set_={"until": statement.excluded.until}
-            ),
+            statement.on_conflict_do_update(index_elements=["owner", "turn"], set_={"until": statement.excluded.until}),
             rows,
         )
 
@@ -67,9 +62,7 @@ def add_receipt(
 ) -> None:
     """Keep a receipt: what kind of selector, how many rows, when. Never a name or a text."""
     connection.execute(
-        insert(receipts).values(
-            owner=owner, receipt=receipt, selector=selector, counts=json.dumps(dict(counts)), at=at
-        )
+        insert(receipts).values(owner=owner, receipt=receipt, selector=selector, counts=json.dumps(dict(counts)), at=at)
     )
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, and_, insert, or_, select, update
+from sqlalchemy import Connection, and_, insert, or_, select, update
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
-from threefold_server.storage.scope import managed
+from threefold_server.storage.scope import FACTS, managed
 from threefold_server.storage.tables import fact_sources, facts, owners, sessions
-from threefold_server.storage.types import from_micros
+from threefold_server.storage.types import AnyRow, from_micros
 
 
 def add(connection: Connection, values: dict[str, Any]) -> None:
@@ -21,13 +21,13 @@ def add(connection: Connection, values: dict[str, Any]) -> None:
     connection.execute(insert(facts).values(values))
 
 
-def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> Row[Any] | None:
+def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> AnyRow | None:
     """One fact that the caller manages and that has not expired, or None: someone else's looks like an unknown one."""
-    statement = select(facts).where(managed(facts.c, scope), facts.c.fact == fact, _alive(now))
+    statement = select(facts).where(managed(FACTS, scope), facts.c.fact == fact, _alive(now))
     return connection.execute(statement).one_or_none()
 
 
-def history(connection: Connection, owner: UUID, root: UUID) -> Sequence[Row[Any]]:
+def history(connection: Connection, owner: UUID, root: UUID) -> Sequence[AnyRow]:
     """Every version of a fact, oldest first."""
     statement = (
         select(facts)
@@ -55,13 +55,13 @@ def touch_owner(connection: Connection, owner: UUID) -> None:
     connection.execute(update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1))
 
 
-def to_memories(connection: Connection, rows: Sequence[Row[Any]], user: str | None) -> list[Memory]:
-    """Facts as the contract shows them, with the turns they rest on. `user` is the reader; shared facts name their writer."""
+def to_memories(connection: Connection, rows: Sequence[AnyRow], user: str | None) -> list[Memory]:
+    """Facts as the contract shows them, with their sources. `user` is the reader; shared facts name their writer."""
     sources = _sources(connection, rows)
     return [_to_memory(row, row.writer if row.shared else user, sources.get(row.fact, [])) for row in rows]
 
 
-def _sources(connection: Connection, rows: Sequence[Row[Any]]) -> dict[UUID, list[SourceRange]]:
+def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[SourceRange]]:
     found: dict[UUID, list[SourceRange]] = {}
     if not rows:
         return found
@@ -82,7 +82,7 @@ def _sources(connection: Connection, rows: Sequence[Row[Any]]) -> dict[UUID, lis
     return found
 
 
-def _to_memory(row: Row[Any], user: str | None, sources: list[SourceRange]) -> Memory:
+def _to_memory(row: AnyRow, user: str | None, sources: list[SourceRange]) -> Memory:
     return Memory(
         id=row.fact.hex,
         kind="fact",
@@ -118,3 +118,28 @@ def _alive(now: int) -> Any:
 def current(now: int) -> Any:
     """Facts that hold now: neither superseded nor expired."""
     return and_(facts.c.valid_to.is_(None), _alive(now))
+
+
+def get(connection: Connection, owner: UUID, fact: UUID) -> AnyRow:
+    """The row of a fact that is known to be there."""
+    return connection.execute(select(facts).where(facts.c.owner == owner, facts.c.fact == fact)).one()
+
+
+def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) -> Sequence[AnyRow]:
+    """Current facts of an owner, or (owner None) of the shared partition, that a search has found."""
+    if not keys:
+        return []
+    where = facts.c.shared if owner is None else facts.c.owner == owner
+    return connection.execute(select(facts).where(where, facts.c.fact.in_(keys), facts.c.valid_to.is_(None))).all()
+
+
+def cited_places(connection: Connection, owner: UUID, keys: Collection[UUID]) -> dict[UUID, list[tuple[UUID, int]]]:
+    """The turns that facts rest on."""
+    cited: dict[UUID, list[tuple[UUID, int]]] = {}
+    if not keys:
+        return cited
+    statement = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact.in_(list(keys)))
+    for row in connection.execute(statement):
+        places = [(row.session, seq) for seq in range(row.from_seq, row.upto_seq + 1)]
+        cited.setdefault(row.fact, []).extend(places)
+    return cited

@@ -1,4 +1,4 @@
-"""API keys: only a hash of the secret is stored. The table holds no tenant's memory and is read before any scope exists."""
+"""API keys: only a hash of the secret is stored. The table holds no memory and is read before any scope exists."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import hashlib
 import hmac
 import secrets
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from sqlalchemy import Connection, Row, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
 from threefold_server.access import Reach
 from threefold_server.storage.tables import api_keys
+from threefold_server.storage.types import AnyRow
 
 UserGrant = Literal["fixed", "named", "self"]
 AgentGrant = Literal["name", "prefix"]
@@ -79,6 +80,6 @@ def _hash(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def _to_key(row: Row[Any]) -> Key:
+def _to_key(row: AnyRow) -> Key:
     values = {field: getattr(row, field) for field in Key.__dataclass_fields__}
     return Key(**values | {"ceiling": Reach(row.ceiling)})

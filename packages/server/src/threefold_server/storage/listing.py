@@ -16,7 +16,7 @@ from threefold.contract import ListRequest, Memory
 from threefold_server.access import ScopeFilter
 from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
-from threefold_server.storage.scope import visible
+from threefold_server.storage.scope import FACTS, visible
 from threefold_server.storage.tables import facts, turns
 
 EPISODE, FACT = 0, 1
@@ -53,7 +53,7 @@ def _facts(
         select(facts)
         .where(
             or_(
-                visible(facts.c, scope) if "long_term" in request.include else false(),
+                visible(FACTS, scope) if "long_term" in request.include else false(),
                 facts.c.shared if "shared" in request.include else false(),
             ),
             fact_store.current(now),

@@ -19,6 +19,8 @@ MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrati
 def upgrade(url: str) -> None:
     """Bring the database at `url` to the current schema. Safe to call from several processes at once."""
     database = Database(url)
+    if database.is_sqlite:
+        Path(database.url.database or "").parent.mkdir(parents=True, exist_ok=True)
     try:
         database.write_sync("system", _upgrade)
     finally:

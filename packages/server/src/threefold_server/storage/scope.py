@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, and_, false, or_, true
+from sqlalchemy import Column, ColumnElement, Table, and_, false, or_, true
 
 from threefold_server.access import Reach, ScopeFilter
+from threefold_server.storage.tables import facts, passages, sessions, turns
 
 
-class Scoped(Protocol):
-    """The columns of anything that has an owner, a place and a visibility (a table's `c`)."""
+class Scoped(NamedTuple):
+    """The columns of anything that has an owner, a place and a visibility."""
 
-    @property
-    def owner(self) -> Column[UUID]: ...
-    @property
-    def agent(self) -> Column[str]: ...
-    @property
-    def session(self) -> Column[Any]: ...
-    @property
-    def visibility(self) -> Column[int]: ...
+    owner: Column[UUID]
+    agent: Column[str]
+    session: Column[UUID]
+    visibility: Column[int]
+
+
+FACTS = Scoped(facts.c.owner, facts.c.agent, facts.c.session, facts.c.visibility)
+PASSAGES = Scoped(passages.c.owner, passages.c.agent, passages.c.session, passages.c.visibility)
+EPISODES = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
+"""A turn has its place through its session."""
 
 
 def visible(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:
@@ -42,12 +45,10 @@ def managed(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:
     """
     if scope.reach < Reach.user:
         return and_(columns.owner == scope.owner, columns.agent == scope.agent)
-    return and_(
-        columns.owner == scope.owner, or_(columns.agent == scope.agent, columns.visibility >= int(Reach.user))
-    )
+    return and_(columns.owner == scope.owner, or_(columns.agent == scope.agent, columns.visibility >= int(Reach.user)))
 
 
-def erasable(columns: Any, scope: ScopeFilter) -> ColumnElement[bool]:
-    """Rows (with `owner` and `agent`) that a forget at this reach erases: all of them, whatever their visibility."""
-    within = columns.agent == scope.agent if scope.reach < Reach.user else true()
-    return and_(columns.owner == scope.owner, within)
+def erasable(table: Table, scope: ScopeFilter) -> ColumnElement[bool]:
+    """Rows (of a table with `owner` and `agent`) that a forget at this reach erases, whatever their visibility."""
+    within = table.c.agent == scope.agent if scope.reach < Reach.user else true()
+    return and_(table.c.owner == scope.owner, within)

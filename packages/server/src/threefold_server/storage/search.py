@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Double, and_, bindparam, func, literal, null, or_, select, tuple_
 
 from threefold_server.access import SHARED_POOL, ScopeFilter
-from threefold_server.ranking import Row
-from threefold_server.storage.scope import visible
+from threefold_server.ranking import Corpus, Row
+from threefold_server.storage.scope import PASSAGES, visible
 from threefold_server.storage.tables import passages, postings, tasks, turns
 from threefold_server.storage.types import PgVector
 
@@ -29,7 +29,6 @@ _PLACE = (
     passages.c.source,
     passages.c.seq,
     passages.c.part,
-    passages.c.session,
     passages.c.speaker,
     passages.c.event_at,
     passages.c.length,
@@ -52,7 +51,7 @@ class Pool:
 
 def own_pool(scope: ScopeFilter, now: int, min_trust: float | None) -> Pool:
     """The owner's memories, as far as the scope sees them."""
-    return Pool(scope.owner, and_(visible(passages.c, scope), _holds(now, min_trust)))
+    return Pool(scope.owner, and_(visible(PASSAGES, scope), _holds(now, min_trust)))
 
 
 def shared_pool(now: int, min_trust: float | None) -> Pool:
@@ -60,11 +59,11 @@ def shared_pool(now: int, min_trust: float | None) -> Pool:
     return Pool(SHARED_POOL, _holds(now, min_trust))
 
 
-def statistics(connection: Connection, pool: Pool) -> tuple[int, float]:
+def corpus(connection: Connection, pool: Pool) -> Corpus:
     """The number of passages in a pool and their mean length in terms."""
     statement = select(func.count(), func.coalesce(func.avg(passages.c.length), 0)).where(passages.c.pool == pool.key)
     count, average = connection.execute(statement).one()
-    return int(count), float(average)
+    return Corpus(int(count), float(average))
 
 
 def lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> list[Row]:
@@ -107,9 +106,7 @@ def unindexed(scope: ScopeFilter) -> ColumnElement[bool]:
 
 def pending_vectors(connection: Connection, pool: Pool) -> int:
     """Passages of the pool that only words find, as their vector is not there yet."""
-    statement = select(func.count()).where(
-        passages.c.pool == pool.key, passages.c.embedder.is_(None), pool.condition
-    )
+    statement = select(func.count()).where(passages.c.pool == pool.key, passages.c.embedder.is_(None), pool.condition)
     return int(connection.execute(statement).scalar_one())
 
 
@@ -133,9 +130,7 @@ def _dense_postgres(
     return [Row(*row) for row in connection.execute(statement)]
 
 
-def _dense_sqlite(
-    connection: Connection, pool: Pool, query: Vector, around: Iterable[tuple[UUID, int]]
-) -> list[Row]:
+def _dense_sqlite(connection: Connection, pool: Pool, query: Vector, around: Iterable[tuple[UUID, int]]) -> list[Row]:
     statement = select(*_PLACE, passages.c.vector).where(
         passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition
     )

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, selec
 
 from threefold.contract import ForgetRequest, ForgetSource
 from threefold_server.access import Reach, ScopeFilter
-from threefold_server.storage.scope import erasable, managed
+from threefold_server.storage.scope import FACTS, erasable, managed
 from threefold_server.storage.tables import fact_sources, facts, sessions, turns
 from threefold_server.storage.types import to_micros
 
@@ -31,8 +31,8 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
         return Selection(sessions=sessions.c.session == scope.session)
     if request.level is not None:
         return Selection(
-            sessions=erasable(sessions.c, scope),
-            facts=erasable(facts.c, scope),
+            sessions=erasable(sessions, scope),
+            facts=erasable(facts, scope),
             whole_owner=scope.reach >= Reach.user,
         )
     if request.fact_ids is not None:
@@ -54,7 +54,7 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
     """Facts by their ids and, since an episode's id is its turn's, turns by theirs."""
-    wanted = and_(managed(facts.c, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
+    wanted = and_(managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
     named = turns.c.turn_id.in_(ids)
     if with_sources:
         named = or_(named, _sources_of(wanted))
@@ -75,15 +75,13 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
     recent = turns.c.event_at >= since if since is not None else true()
     alive = and_(recent, turns.c.erased.is_(False))
     if source.kind == "tool":
-        return Selection(
-            turns=and_(turns.c.role == "tool", turns.c.name == source.name, _in_sessions(scope), alive)
-        )
+        return Selection(turns=and_(turns.c.role == "tool", turns.c.name == source.name, _in_sessions(scope), alive))
     if source.kind == "session":
         own = sessions.c.session == scope.session
         contributed = facts.c.session == scope.session
     else:
-        own = and_(erasable(sessions.c, scope), sessions.c.agent == source.name)
-        contributed = and_(erasable(facts.c, scope), facts.c.agent == source.name)
+        own = and_(erasable(sessions, scope), sessions.c.agent == source.name)
+        contributed = and_(erasable(facts, scope), facts.c.agent == source.name)
     if since is None:
         return Selection(sessions=own, facts=contributed)
     of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
@@ -91,7 +89,7 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
 
 
 def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:
-    return turns.c.session.in_(select(sessions.c.session).where(erasable(sessions.c, scope)))
+    return turns.c.session.in_(select(sessions.c.session).where(erasable(sessions, scope)))
 
 
 def parse_key(text: str) -> UUID | None:

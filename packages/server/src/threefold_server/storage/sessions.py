@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, and_, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from threefold.contract import Session
 from threefold_server.access import Principal, Reach, ScopeFilter
 from threefold_server.storage.tables import owners, sessions
-from threefold_server.storage.types import from_micros
+from threefold_server.storage.types import AnyRow, from_micros
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, t
     )
 
 
-def find_session(connection: Connection, owner: UUID, session: UUID) -> Row[Any] | None:
+def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
     """The whole row of one session, or None."""
     return connection.execute(select(sessions).where(own_session(owner, session))).one_or_none()
 
@@ -96,7 +96,7 @@ def list_sessions(
     return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
 
 
-def _to_contract(row: Row[Any]) -> Session:
+def _to_contract(row: AnyRow) -> Session:
     return Session(
         session_id=row.session_id,
         agent=row.agent,

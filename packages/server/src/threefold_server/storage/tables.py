@@ -207,9 +207,7 @@ tasks = Table(
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("parked", Text, comment="the reason; null unless a person has to look"),
     ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
-    Index(
-        "tasks_due", "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")
-    ),
+    Index("tasks_due", "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")),
     Index(
         "tasks_open",
         "owner",

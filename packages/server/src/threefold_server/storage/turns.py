@@ -6,20 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, func, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.access import Reach
 from threefold_server.storage.tables import turns
-from threefold_server.storage.types import from_micros, to_micros
+from threefold_server.storage.types import AnyRow, from_micros, to_micros
 
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 
 
-def contents_by_id(
-    connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]
-) -> dict[str, dict[str, Any]]:
+def contents_by_id(connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What a session holds under the ids that writers gave, to tell a retry from a clash."""
     statement = select(turns.c.turn_id, *(turns.c[name] for name in _CONTENT)).where(
         turns.c.owner == owner, turns.c.session == session, turns.c.turn_id.in_(list(ids))
@@ -76,9 +74,7 @@ def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> li
     return [to_turn(row) for row in reversed(connection.execute(statement).all())]
 
 
-def page(
-    connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool
-) -> list[Turn]:
+def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool) -> list[Turn]:
     """Turns from `from_seq` on, oldest first. Erased ones keep their place, without content."""
     columns = turns.c if payload else _WITHOUT_PAYLOAD
     statement = (
@@ -98,7 +94,7 @@ def tokens_between(connection: Connection, owner: UUID, session: UUID, from_seq:
     return int(connection.execute(statement).scalar_one())
 
 
-def to_turn(row: Row[Any]) -> Turn:
+def to_turn(row: AnyRow) -> Turn:
     """A row as the contract shows it."""
     return Turn(
         id=row.turn_id or "",

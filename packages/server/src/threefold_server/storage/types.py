@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import LargeBinary, Uuid
+from sqlalchemy import LargeBinary, Row, Uuid
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
+
+AnyRow: TypeAlias = Row[*tuple[Any, ...]]
+"""A row read by column name."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
@@ -67,6 +70,4 @@ class Vector(TypeDecorator[NDArray[np.float32]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> NDArray[np.float32] | None:
         if value is None:
             return None
-        return (
-            np.frombuffer(value, dtype="<f4") if isinstance(value, bytes) else np.asarray(value, dtype=np.float32)
-        )
+        return np.frombuffer(value, dtype="<f4") if isinstance(value, bytes) else np.asarray(value, dtype=np.float32)

@@ -94,6 +94,7 @@ def upgrade() -> None:
         sa.Column("session_id", sa.Text(), nullable=True),
         sa.Column("visibility", sa.SmallInteger(), nullable=False),
         sa.Column("shared", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column("writer", sa.Text(), nullable=True, comment="the writer's user name, shown with a shared fact"),
         sa.Column("text", sa.Text(), nullable=False),
         sa.Column("origin", sa.Text(), nullable=False),
         sa.Column("trust", sa.Double(), nullable=False),
@@ -143,9 +144,9 @@ def upgrade() -> None:
         sa.Column("speaker", sa.Text(), nullable=True),
         sa.Column("length", sa.Integer(), nullable=False, comment="terms, for BM25"),
         sa.Column("event_at", sa.BigInteger(), nullable=False),
-        sa.Column(
-            "embedder", sa.Text(), nullable=True, comment="the stamp of the vector; null while it is pending"
-        ),
+        sa.Column("trust", sa.Double(), nullable=False),
+        sa.Column("expires_at", sa.BigInteger(), nullable=True),
+        sa.Column("embedder", sa.Text(), nullable=True, comment="the stamp of the vector; null while it is pending"),
         sa.Column("vector", Vector(), nullable=True),
         sa.ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("pool", "source", "seq", "part"),
@@ -184,16 +185,10 @@ def upgrade() -> None:
     op.create_table(
         "tasks",
         sa.Column("owner", Key(), nullable=False),
-        sa.Column(
-            "subject", Key(), nullable=False, comment="a session, or the owner for the vectors of its facts"
-        ),
+        sa.Column("subject", Key(), nullable=False, comment="a session, or the owner for the vectors of its facts"),
         sa.Column("kind", sa.Text(), nullable=False),
         sa.Column(
-            "upto",
-            sa.Integer(),
-            server_default=sa.text("0"),
-            nullable=False,
-            comment="this work is done up to here",
+            "upto", sa.Integer(), server_default=sa.text("0"), nullable=False, comment="this work is done up to here"
         ),
         sa.Column("due_at", sa.BigInteger(), nullable=True, comment="null: nothing to do"),
         sa.Column("lease", Key(), nullable=True),
@@ -216,8 +211,8 @@ def upgrade() -> None:
         "tasks",
         ["owner", "kind"],
         unique=False,
-        postgresql_where=sa.text("due_at IS NOT NULL"),
-        sqlite_where=sa.text("due_at IS NOT NULL"),
+        postgresql_where=sa.text("due_at IS NOT NULL OR parked IS NOT NULL"),
+        sqlite_where=sa.text("due_at IS NOT NULL OR parked IS NOT NULL"),
     )
 
     op.create_table(
@@ -255,7 +250,7 @@ def upgrade() -> None:
         sa.Column("owner", Key(), nullable=False),
         sa.Column("session", Key(), nullable=False),
         sa.Column("seq", sa.Integer(), nullable=False),
-        sa.Column("turn_id", sa.Text(), nullable=False),
+        sa.Column("turn_id", sa.Text(), nullable=True, comment="the writer's id; null once erased"),
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("name", sa.Text(), nullable=True),
         sa.Column("kind", sa.Text(), nullable=False),

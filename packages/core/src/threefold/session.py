@@ -1,0 +1,416 @@
+"""Sessions: client, identity and policy in one. What plugins talk to, in the sync and in the async world."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Unpack
+
+from threefold import calls
+from threefold.calls import ForgetOptions, RecallOptions, SaveOptions, TurnLike
+from threefold.client import AsyncMemoryClient, MemoryClient
+from threefold.contract import (
+    MAX_QUERY_CHARS,
+    MAX_TURNS_PER_WRITE,
+    ForgetReceipt,
+    Memory,
+    RecallResponse,
+    StorePolicy,
+    TokenUse,
+    Turn,
+    TurnIn,
+    Visibility,
+    WhoAmI,
+    WriteRequest,
+)
+from threefold.contract.common import clean_text
+from threefold.errors import InvalidRequest, ThreefoldError
+from threefold.policy import FailureMode, Policy, Stats, is_refusal, middle_cut
+from threefold.render import join_block, strip_block, turn_line
+from threefold.spool import Entry, SessionKey
+
+SERVICE_DOWN = "service"
+REFUSED = "refused"
+MAX_WRITE_CHARS = 5_000_000  # of one request: 20 MB at most in UTF-8, below the service's limit of 32 MiB
+CATCH_UP = 32  # waiting writes of other sessions that one `record` sends along
+
+
+@dataclass
+class _Batch:
+    """The writes of one `record`."""
+
+    entries: list[Entry]
+    loose: set[str]
+    """Those without room in the spool: only this call can send them."""
+    lost: bool = False
+
+
+class _Session:
+    """What the twins share: everything but the calls themselves."""
+
+    def __init__(self, client: MemoryClient | AsyncMemoryClient, session_id: str, policy: Policy | None) -> None:
+        self.session_id = calls.checked_id("session_id", session_id)
+        self.policy = policy or Policy()
+        self.key = SessionKey(client.origin, client.user, client.agent, session_id)
+
+    @property
+    def stats(self) -> Stats:
+        """The counters of the policy."""
+        return self.policy.stats
+
+    @property
+    def failure_mode(self) -> FailureMode:
+        """Explicit, else what the store asks for, else soft."""
+        return self.policy.failure_mode(self.key.origin)
+
+    @property
+    def _strict(self) -> bool:
+        return self.failure_mode == "strict"
+
+    def _degraded(self, error: ThreefoldError, options: RecallOptions) -> RecallResponse:
+        """The tail in an outage; nothing at all after a refusal, as this identity may no longer read."""
+        if is_refusal(error):
+            return RecallResponse(degraded=[REFUSED])
+        wanted = "short_term" in options.get("include", ("short_term",))
+        budget = options.get("token_budget")
+        turns = self.policy.tails.read(self.key) if wanted else []
+        return degraded_recall(turns, self.policy.store(self.key.origin).token_budget if budget is None else budget)
+
+    def _keep(self, turns: Sequence[TurnLike], visibility: Visibility | None, run_end: bool) -> _Batch:
+        """Put the turns where neither an outage nor a cancellation can lose them, before anything is sent."""
+        batch = _Batch([], set())
+        good = self._acceptable(turns, batch)
+        if good or run_end:
+            requests = self._requests(good, visibility, run_end)
+            batch.entries = [Entry(self.policy.stamp(), self.key, request) for request in requests]
+            batch.loose = {entry.name for entry in batch.entries if not self.policy.spool.put(entry)}
+            self.policy.tails.extend(self.key, map(_unsent_turn, good))
+        return batch
+
+    def _acceptable(self, turns: Sequence[TurnLike], batch: _Batch) -> list[TurnIn]:
+        good: list[TurnIn] = []
+        for turn in turns:
+            try:
+                good.extend(recordable(calls.turn_in(turn)))
+            except InvalidRequest as error:
+                if self._strict:
+                    raise
+                self.policy.refused(error)
+                self.stats.add(dropped=1)
+                batch.lost = True
+        return good
+
+    def _requests(self, turns: list[TurnIn], visibility: Visibility | None, run_end: bool) -> list[WriteRequest]:
+        parts = chunks(turns)
+        return [
+            calls.checked(
+                WriteRequest,
+                session_id=self.session_id,
+                turns=part,
+                visibility=visibility,
+                run_end=run_end and number == len(parts),
+            )
+            for number, part in enumerate(parts, 1)
+        ]
+
+    def _due(self, batch: _Batch) -> Iterator[Entry]:
+        """What to send now: this session in its order, then a share of what other sessions left behind."""
+        spool = self.policy.spool
+        yield from spool.pending(self.key.origin, self.key)
+        yield from [entry for entry in batch.entries if entry.name in batch.loose]
+        yield from islice(spool.pending(self.key.origin), CATCH_UP)
+
+    @contextmanager
+    def _delivery(self, entry: Entry, batch: _Batch) -> Generator[None]:
+        """Around the sending of one entry: it leaves the spool once the service has it, or has refused it."""
+        own = entry in batch.entries
+        try:
+            with self.policy.call():
+                yield
+        except ThreefoldError as error:
+            if not is_refusal(error):
+                raise
+            self.policy.drop(entry)
+            batch.loose.discard(entry.name)
+            batch.lost |= own
+            if own and self._strict:
+                raise
+        else:
+            self.policy.sent(entry, late=not own)
+            batch.loose.discard(entry.name)
+
+    @contextmanager
+    def _settlement(self, batch: _Batch) -> Generator[None]:
+        """Around the whole sending: soft leaves the rest waiting, strict takes it back and raises."""
+        try:
+            yield
+        except ThreefoldError as error:
+            if self._strict and (is_refusal(error) or self._waiting(batch)):
+                for entry in self._waiting(batch):
+                    self.policy.spool.remove(entry)
+                batch.entries = []
+                raise
+        finally:
+            self._count_waiting(batch)
+
+    def _waiting(self, batch: _Batch) -> list[Entry]:
+        return [entry for entry in batch.entries if entry.name in batch.loose or self.policy.spool.holds(entry)]
+
+    def _count_waiting(self, batch: _Batch) -> None:
+        """Also when cancelled: the spooled turns wait, the others are gone."""
+        for entry in self._waiting(batch):
+            if entry.name in batch.loose:
+                self.policy.drop(entry)
+            else:
+                self.stats.add(spooled=len(entry.request.turns))
+
+    def _complete(self, batch: _Batch) -> bool:
+        return not batch.lost and not self._waiting(batch)
+
+    def _recalled(self, response: RecallResponse) -> RecallResponse:
+        self.policy.tails.seed(self.key, response.window)
+        return response
+
+    def _all_waiting(self) -> Iterator[Entry]:
+        return self.policy.spool.pending(self.key.origin)
+
+    def _forgotten(self, receipt: ForgetReceipt) -> ForgetReceipt:
+        if not receipt.dry_run:
+            self.policy.tails.forget_user(self.key)
+        return receipt
+
+    @contextmanager
+    def _learning(self) -> Generator[None]:
+        """Around the question for the store's policy: an outage asks again later, a refusal settles on the default."""
+        try:
+            with self.policy.call():
+                yield
+        except ThreefoldError as error:
+            if is_refusal(error):
+                self.policy.learn(self.key.origin, StorePolicy())
+
+    @property
+    def _knows_store(self) -> bool:
+        return self.policy.knows(self.key.origin)
+
+
+class MemorySession(_Session):
+    """One session of one user and agent. Cheap: make one per run, on a shared client and policy."""
+
+    def __init__(
+        self,
+        client: MemoryClient,
+        session_id: str,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.client = client.acting_as(
+            user=client.user if user is None else user, agent=client.agent if agent is None else agent
+        )
+        super().__init__(self.client, session_id, policy)
+
+    def recall(self, query: str, **options: Unpack[RecallOptions]) -> RecallResponse:
+        """Always soft: `degraded` says what is missing, in an outage the window is what this process saw."""
+        try:
+            with self.policy.call():
+                response = self.client.recall(fitting_query(query), session_id=self.session_id, **options)
+        except ThreefoldError as error:
+            return self._degraded(error, options)
+        self._learn()
+        return self._recalled(response)
+
+    def record(self, turns: Sequence[TurnLike], *, visibility: Visibility | None = None, run_end: bool = False) -> bool:
+        """Append turns, older unsent ones first. True when the service has them; strict raises when it has not."""
+        batch = self._keep(turns, visibility, run_end)
+        with self._settlement(batch):
+            for entry in self._due(batch):
+                with self._delivery(entry, batch):
+                    self._sender(entry).send(calls.write_request(entry.request))
+            self._learn()
+        return self._complete(batch)
+
+    def save(self, text: str, **options: Unpack[SaveOptions]) -> Memory:
+        """Remember one statement at once. Raises."""
+        with self.policy.call():
+            return self.client.save(strip_block(text), session_id=self.session_id, **options)
+
+    def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
+        """Erase, unsent turns included: they are sent first, so that their ids are known as erased. Raises."""
+        self._drain()
+        with self.policy.call():
+            return self._forgotten(self.client.forget(**selector))
+
+    def flush(self) -> bool:
+        """Send everything that waits, of every session. True when nothing is left; strict raises when something is."""
+        try:
+            self._drain()
+        except ThreefoldError:
+            if self._strict:
+                raise
+            return False
+        return True
+
+    def whoami(self) -> WhoAmI:
+        """The verified identity, its limits, and the store's policy. Raises."""
+        with self.policy.call():
+            return self.client.whoami()
+
+    def _drain(self) -> None:
+        for entry in self._all_waiting():
+            with self._delivery(entry, _Batch([], set())):
+                self._sender(entry).send(calls.write_request(entry.request))
+
+    def _sender(self, entry: Entry) -> MemoryClient:
+        return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
+
+    def _learn(self) -> None:
+        if not self._knows_store:
+            with self._learning():
+                self.policy.learn(self.key.origin, self.client.whoami().store)
+
+
+class AsyncMemorySession(_Session):
+    """`MemorySession`, awaited. It holds nothing that belongs to one event loop."""
+
+    def __init__(
+        self,
+        client: AsyncMemoryClient,
+        session_id: str,
+        *,
+        user: str | None = None,
+        agent: str | None = None,
+        policy: Policy | None = None,
+    ) -> None:
+        self.client = client.acting_as(
+            user=client.user if user is None else user, agent=client.agent if agent is None else agent
+        )
+        super().__init__(self.client, session_id, policy)
+
+    async def recall(self, query: str, **options: Unpack[RecallOptions]) -> RecallResponse:
+        """Always soft: `degraded` says what is missing, in an outage the window is what this process saw."""
+        try:
+            with self.policy.call():
+                response = await self.client.recall(fitting_query(query), session_id=self.session_id, **options)
+        except ThreefoldError as error:
+            return self._degraded(error, options)
+        await self._learn()
+        return self._recalled(response)
+
+    async def record(
+        self, turns: Sequence[TurnLike], *, visibility: Visibility | None = None, run_end: bool = False
+    ) -> bool:
+        """Append turns, older unsent ones first. A cancelled call loses none: the next one sends them."""
+        batch = self._keep(turns, visibility, run_end)
+        with self._settlement(batch):
+            for entry in self._due(batch):
+                with self._delivery(entry, batch):
+                    await self._sender(entry).send(calls.write_request(entry.request))
+            await self._learn()
+        return self._complete(batch)
+
+    async def save(self, text: str, **options: Unpack[SaveOptions]) -> Memory:
+        """Remember one statement at once. Raises."""
+        with self.policy.call():
+            return await self.client.save(strip_block(text), session_id=self.session_id, **options)
+
+    async def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
+        """Erase, unsent turns included: they are sent first, so that their ids are known as erased. Raises."""
+        await self._drain()
+        with self.policy.call():
+            return self._forgotten(await self.client.forget(**selector))
+
+    async def flush(self) -> bool:
+        """Send everything that waits, of every session. True when nothing is left; strict raises when something is."""
+        try:
+            await self._drain()
+        except ThreefoldError:
+            if self._strict:
+                raise
+            return False
+        return True
+
+    async def whoami(self) -> WhoAmI:
+        """The verified identity, its limits, and the store's policy. Raises."""
+        with self.policy.call():
+            return await self.client.whoami()
+
+    async def _drain(self) -> None:
+        for entry in self._all_waiting():
+            with self._delivery(entry, _Batch([], set())):
+                await self._sender(entry).send(calls.write_request(entry.request))
+
+    def _sender(self, entry: Entry) -> AsyncMemoryClient:
+        return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
+
+    async def _learn(self) -> None:
+        if not self._knows_store:
+            with self._learning():
+                self.policy.learn(self.key.origin, (await self.client.whoami()).store)
+
+
+def fitting_query(query: str) -> str:
+    """A prompt as a query: cleaned, and cut in the middle, as questions stand at the beginning or at the end."""
+    return middle_cut(str(clean_text(query)), MAX_QUERY_CHARS)
+
+
+def recordable(turn: TurnIn) -> list[TurnIn]:
+    """The turn with its time and without recalled text; none where nothing else was in it."""
+    content = strip_block(turn.content)
+    if turn.content and not content:
+        return []
+    said = turn.created_at or datetime.now(UTC)  # now, as it may be sent much later
+    return [turn.model_copy(update={"content": content, "created_at": said})]
+
+
+def chunks(turns: list[TurnIn]) -> list[list[TurnIn]]:
+    """Parts that each fit in one request; one empty part for no turns."""
+    parts: list[list[TurnIn]] = [[]]
+    chars = 0
+    for turn in turns:
+        size = len(turn.content) + len(turn.payload or "")
+        if parts[-1] and (len(parts[-1]) == MAX_TURNS_PER_WRITE or chars + size > MAX_WRITE_CHARS):
+            parts.append([])
+            chars = 0
+        parts[-1].append(turn)
+        chars += size
+    return parts
+
+
+def degraded_recall(tail: Sequence[Turn], budget: int) -> RecallResponse:
+    """The newest turns of a tail that fit the budget, by groups, as a response that says it is not the service's."""
+    chosen: list[Turn] = []
+    used = tokens_of(join_block([], [], [" "]))
+    for group in reversed(groups(tail)):
+        cost = sum(tokens_of(turn_line(turn) + "\n") for turn in group)
+        if used + cost > budget:
+            break
+        chosen, used = [*group, *chosen], used + cost
+    block = join_block([], [], [turn_line(turn) for turn in chosen])
+    tokens = TokenUse(budget=budget, used=used if block else 0)
+    return RecallResponse(window=chosen, block=block, tokens=tokens, degraded=[SERVICE_DOWN])
+
+
+def groups(turns: Sequence[Turn]) -> list[list[Turn]]:
+    """Neighbouring turns of one group together: a tool call is never shown without its results."""
+    found: list[list[Turn]] = []
+    for turn in turns:
+        if found and turn.group is not None and found[-1][-1].group == turn.group:
+            found[-1].append(turn)
+        else:
+            found.append([turn])
+    return found
+
+
+def tokens_of(text: str) -> int:
+    """An estimate on the safe side, as only the service can count: English has 4 bytes a token, Chinese 3."""
+    return -(-len(text.encode()) // 3)
+
+
+def _unsent_turn(turn: TurnIn) -> Turn:
+    """A turn as the tail holds it. Its `seq` is 0: only the service numbers turns."""
+    return Turn(seq=0, tokens=tokens_of(turn.content), **turn.model_dump(exclude={"payload"}))

@@ -1,0 +1,98 @@
+"""The one place that composes the service: resources, identity, routes, workers."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import anyio
+from fastapi import FastAPI
+from threefold_server.storage.database import Connection
+
+from threefold_server.about import VERSION
+from threefold_server.consolidation.worker import run_workers
+from threefold_server.http import errors, probes, routes
+from threefold_server.http.identity import build_identity
+from threefold_server.http.middleware import BodyLimit, Measure
+from threefold_server.models import build_embedder, build_summarizer
+from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.service import Service
+from threefold_server.settings import Settings
+from threefold_server.storage import migrate, system
+from threefold_server.storage.database import Database
+from threefold_server.storage.row_security import unbound_role
+from threefold_server.telemetry import Metrics, configure_logging
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The ASGI application. Nothing is opened before its lifespan starts."""
+    settings = settings or Settings()
+    metrics = Metrics()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
+        async with open_service(settings, metrics) as service, run_workers(service):
+            app.state.service = service
+            app.state.identity = build_identity(service)
+            yield
+
+    app = FastAPI(title="Threefold", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.include_router(routes.router)
+    app.include_router(probes.router)
+    errors.install(app)
+    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(Measure, metrics=metrics)
+    return app
+
+
+def serve_app() -> FastAPI:
+    """The application of a process that does nothing else; settings come from the environment."""
+    settings = Settings()
+    configure_logging(settings.log_level)
+    app = create_app(settings)
+    # Start-up objects live for good: keeping the collector off them cut p99 from ~85 to ~20 ms (32 clients).
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    return app
+
+
+@asynccontextmanager
+async def open_service(settings: Settings, metrics: Metrics | None = None) -> AsyncGenerator[Service]:
+    """The resources behind the app, for the app and for commands that work without HTTP."""
+    if settings.embedded:
+        await anyio.to_thread.run_sync(migrate.upgrade, settings.url)
+    async with AsyncExitStack() as stack:
+        database = Database(settings.url)
+        stack.callback(database.close)
+        await database.read("system", _check_database)
+        embedder, summarizer = _build_models(settings)
+        stack.push_async_callback(embedder.aclose)
+        stack.push_async_callback(summarizer.aclose)
+        service = Service(settings, database, embedder, summarizer, metrics or Metrics())
+        await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
+        yield service
+
+
+def _build_models(settings: Settings) -> tuple[Embedder, Summarizer]:
+    endpoint = {
+        "base_url": settings.model_base_url,
+        "api_key": settings.model_api_key.get_secret_value() if settings.model_api_key else "",
+        "timeout": settings.model_timeout,
+    }
+    embedder = build_embedder(
+        settings.embedder, model_path=settings.minilm_model, dimensions=settings.embedder_dimensions, **endpoint
+    )
+    return embedder, build_summarizer(settings.summarizer, **endpoint)
+
+
+def _check_database(connection: Connection) -> None:
+    """Refuse a schema of another version, and a role that row-level security does not bind."""
+    migrate.check_current(connection)
+    role = None if connection.dialect.name == "sqlite" else unbound_role(connection)
+    if role is not None:
+        raise RuntimeError(
+            f"the database role {role!r} is a superuser or has BYPASSRLS, so tenants would not be kept apart; "
+            "connect as a plain role (CREATE ROLE threefold LOGIN NOSUPERUSER NOBYPASSRLS)"
+        )

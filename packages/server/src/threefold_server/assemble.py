@@ -1,0 +1,163 @@
+"""The block a model reads, within its token budget: digest and memories up to their shares, the window with the rest. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from threefold.contract import DigestView, Dropped, RecalledMemory, SeqRange, TokenUse, Turn
+from threefold.render import digest_lines, join_block, memory_line, turn_line
+from threefold_server.window import Cut, fit_window, group_turns
+
+SHARE = 0.3
+"""Of the budget, for the digest and for the memories at most, each; what they leave goes to the window."""
+
+Count = Callable[[str], int]
+
+
+@dataclass
+class Assembled:
+    """A block, what is in it, and what did not fit."""
+
+    block: str
+    window: list[Turn]
+    tokens: TokenUse
+    dropped: list[Dropped]
+
+
+@dataclass
+class _Draft:
+    digest: list[str] = field(default_factory=list[str])
+    memories: list[str] = field(default_factory=list[str])
+    window: list[Turn] = field(default_factory=list[Turn])
+
+    def block(self) -> str:
+        return join_block(self.digest, self.memories, [turn_line(turn) for turn in self.window])
+
+
+def assemble(
+    digest: DigestView | None,
+    memories: Sequence[RecalledMemory],
+    turns: Sequence[Turn],
+    budget: int,
+    count: Count,
+    cut: Cut,
+) -> Assembled:
+    """Fit the tiers into `budget` tokens, counted on the rendered text; the result never exceeds it."""
+    share = int(budget * SHARE)
+    draft = _Draft()
+    dropped: list[Dropped] = []
+    if digest is not None:
+        draft.digest, lost = _fit_digest(digest, share, count, cut)
+        dropped += lost
+    kept, lost = _fit_memories(memories, share, count, cut)
+    draft.memories = [line for line, _ in kept]
+    dropped += lost
+    taken = count(draft.block()) if draft.digest or draft.memories else count(join_block([], ["-"], []))
+    draft.window = fit_window(turns, budget - taken, _turn_cost(count), cut)
+    dropped += _shrink(draft, [memory for _, memory in kept], digest, budget, count)
+    block = draft.block()
+    return Assembled(block, draft.window, _usage(draft, block, budget, count), dropped)
+
+
+def find_gap(digest: DigestView | None, window: Sequence[Turn], turns: Sequence[Turn]) -> SeqRange | None:
+    """The turns that neither digest nor window shows."""
+    first = digest.upto_seq + 1 if digest else 1
+    last = window[0].seq - 1 if window else (turns[-1].seq if turns else 0)
+    return SeqRange(from_seq=first, upto_seq=last) if first <= last else None
+
+
+def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> list[Turn]:
+    """The turns that will be in the window whatever the other tiers take: no need to recall them as memories."""
+    return fit_window(turns, int(budget * (1 - 2 * SHARE)), _turn_cost(count), cut)
+
+
+def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple[list[str], list[Dropped]]:
+    lines = digest_lines(digest)
+    needed = count("\n".join(lines))
+    if needed <= share:
+        return lines, []
+    heading = needed - count(digest.text)
+    shorter = digest.model_copy(update={"text": cut(digest.text, max(0, share - heading))})
+    lines = digest_lines(shorter)
+    if shorter.text and count("\n".join(lines)) <= share:
+        return lines, []
+    return [], [Dropped(tier="medium_term", id=str(digest.version), tokens=needed)]
+
+
+def _fit_memories(
+    memories: Sequence[RecalledMemory], share: int, count: Count, cut: Cut
+) -> tuple[list[tuple[str, RecalledMemory]], list[Dropped]]:
+    """Lines in order of rank while they fit. A memory that would take more than half the share is cut."""
+    kept: list[tuple[str, RecalledMemory]] = []
+    dropped: list[Dropped] = []
+    left = share
+    for memory in memories:
+        line = memory_line(memory)
+        tokens = count(line) + 1
+        if tokens > share // 2:
+            line = memory_line(memory.model_copy(update={"text": cut(memory.text, share // 3)}))
+            tokens = count(line) + 1
+        if tokens <= left:
+            kept.append((line, memory))
+            left -= tokens
+        else:
+            dropped.append(_dropped(memory, tokens))
+    return kept, dropped
+
+
+def _turn_cost(count: Count) -> Callable[[Turn], int]:
+    """Stored tokens plus those of the line's head, counted once per speaker and day."""
+    heads: dict[object, int] = {}
+
+    def cost(turn: Turn) -> int:
+        key = (turn.role, turn.kind, turn.name, turn.created_at.date())
+        if key not in heads:
+            heads[key] = count(turn_line(turn.model_copy(update={"content": ""}))) + 1
+        return heads[key] + (count(turn.content) if turn.cut else turn.tokens)
+
+    return cost
+
+
+def _shrink(
+    draft: _Draft, memories: list[RecalledMemory], digest: DigestView | None, budget: int, count: Count
+) -> list[Dropped]:
+    """Costs were added line by line; where the whole counts more, give up the oldest turns, then the last memories."""
+    dropped: list[Dropped] = []
+    while (excess := count(draft.block()) - budget) > 0:
+        if len(draft.window) > 1:
+            del draft.window[: _enough(draft.window, excess)]
+        elif draft.memories:
+            line, memory = draft.memories.pop(), memories.pop()
+            dropped.append(_dropped(memory, count(line)))
+        elif draft.window:
+            draft.window.clear()
+        else:
+            assert digest is not None
+            draft.digest.clear()
+            dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=count(digest.text)))
+    return dropped
+
+
+def _enough(window: Sequence[Turn], excess: int) -> int:
+    """How many of the oldest groups' turns to give up, in whole groups, keeping the newest."""
+    groups = group_turns(window)
+    given = size = 0
+    for group in groups[:-1]:
+        if given >= excess:
+            break
+        given += sum(turn.tokens for turn in group)
+        size += len(group)
+    return size or len(window)
+
+
+def _usage(draft: _Draft, block: str, budget: int, count: Count) -> TokenUse:
+    used = count(block)
+    medium, long = count("\n".join(draft.digest)), count("\n".join(draft.memories))
+    # The frame goes with the window: counting that once more would cost as much as the whole block again.
+    by_tier = {"medium_term": medium, "long_term": long, "short_term": used - medium - long}
+    return TokenUse(budget=budget, used=used, by_tier=by_tier)
+
+
+def _dropped(memory: RecalledMemory, tokens: int) -> Dropped:
+    return Dropped(tier="shared" if memory.shared else "long_term", id=memory.id, tokens=tokens)

@@ -1,0 +1,193 @@
+"""`threefold keys …`: who may call a service in mode `keys`. Works on the store itself."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+from pydantic import AwareDatetime, BaseModel
+from rich.table import Table
+
+from threefold.calls import checked_id
+from threefold.contract import Level
+from threefold.errors import Forbidden, NotFound
+from threefold_server.access import Reach
+from threefold_server.cli.commands import Json
+from threefold_server.cli.output import UsageError, err, out, say, show_json, table
+from threefold_server.cli.store import check_exists, open_database, store_verb
+from threefold_server.cli.views import when
+from threefold_server.service import now_micros
+from threefold_server.settings import Settings
+from threefold_server.storage import keys
+from threefold_server.storage.keys import AgentGrant, Key, UserGrant
+from threefold_server.storage.types import from_micros
+
+app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys. Works on the store itself.")
+
+MICROS_PER_DAY = 86_400 * 1_000_000
+
+
+class KeyView(BaseModel):
+    """What a key grants; its token only when it is made."""
+
+    key_id: str
+    label: str
+    user_grant: UserGrant
+    user: str | None
+    agent_grant: AgentGrant
+    agent: str
+    level: str
+    may_share: bool
+    created_at: AwareDatetime
+    expires_at: AwareDatetime | None
+    revoked_at: AwareDatetime | None
+    alive: bool
+    token: str | None = None
+
+
+class KeyList(BaseModel):
+    """Every key of the store, oldest first."""
+
+    keys: list[KeyView]
+
+
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Speaks for this user.")]
+NamedUsers = Annotated[bool, typer.Option("--named-users", help="For any user it names: a trusted backend.")]
+Alone = Annotated[bool, typer.Option("--self", help="For no user: an agent that acts on its own.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Speaks as this agent.")]
+AgentPrefix = Annotated[
+    str | None, typer.Option("--agent-prefix", metavar="PREFIX", help="As any agent under it: crew/.")
+]
+Highest = Annotated[Level | None, typer.Option("--level", help="How far it may read; agent if the store allows it.")]
+Days = Annotated[float | None, typer.Option("--expires-in-days", metavar="DAYS", min=0.001, help="Dies after this.")]
+
+
+@store_verb(
+    app,
+    "threefold keys create --user u-1 --agent support",
+    "threefold keys create --named-users --agent-prefix crew/ --label backend --expires-in-days 90",
+)
+def create(
+    settings: Settings,
+    user: User = None,
+    named_users: NamedUsers = False,
+    alone: Alone = False,
+    agent: Agent = None,
+    agent_prefix: AgentPrefix = None,
+    level: Highest = None,
+    may_share: Annotated[bool, typer.Option("--may-share", help="May write for every user of the store.")] = False,
+    expires_in_days: Days = None,
+    label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    json: Json = False,
+) -> None:
+    """Make a key. Its token is shown this once; the store keeps a hash of it."""
+    user_grant, user_value = _user(user, named_users, alone)
+    agent_grant, agent_value = _agent(agent, agent_prefix)
+    now = now_micros()
+    key = Key(
+        key_id=keys.new_key_id(),
+        label=label,
+        user_grant=user_grant,
+        user_value=user_value,
+        agent_grant=agent_grant,
+        agent_value=agent_value,
+        ceiling=_ceiling(level, Reach[settings.max_read_level]),
+        may_share=may_share,
+        created_at=now,
+        expires_at=None if expires_in_days is None else now + int(expires_in_days * MICROS_PER_DAY),
+    )
+    with open_database(settings) as database:
+        token = database.write_sync("system", lambda c: keys.create(c, key))
+    _show_made(_view(key, now).model_copy(update={"token": token}), json)
+
+
+@store_verb(app, "threefold keys list --data ./memory", name="list")
+def list_keys(settings: Settings, json: Json = False) -> None:
+    """List the keys. The oldest comes first."""
+    check_exists(settings)
+    with open_database(settings) as database:
+        found = database.read_sync("system", keys.list_keys)
+    now = now_micros()
+    answer = KeyList(keys=[_view(key, now) for key in found])
+    show_json(answer) if json else out.print(_table(answer.keys))
+
+
+@store_verb(app, "threefold keys revoke 5f0c9e1d2b3a")
+def revoke(
+    settings: Settings,
+    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `threefold keys list` shows it.")],
+) -> None:
+    """Revoke a key. Services refuse it within five seconds."""
+    check_exists(settings)
+    with open_database(settings) as database:
+        if not database.write_sync("system", lambda c: keys.revoke(c, key_id, now_micros())):
+            raise NotFound("no such live key; see `threefold keys list`")
+    say(f"Revoked {key_id}.")
+
+
+def _user(user: str | None, named_users: bool, alone: bool) -> tuple[UserGrant, str | None]:
+    if (user is not None) + named_users + alone != 1:
+        raise UsageError("name whom the key speaks for: exactly one of --user, --named-users, --self")
+    if user is not None:
+        return "fixed", checked_id("user", user)
+    return ("named" if named_users else "self"), None
+
+
+def _agent(agent: str | None, prefix: str | None) -> tuple[AgentGrant, str]:
+    if agent is not None and prefix is None:
+        return "name", checked_id("agent", agent)
+    if prefix is not None and agent is None:
+        return "prefix", checked_id("agent_prefix", prefix)
+    raise UsageError("name what the key speaks as: exactly one of --agent, --agent-prefix")
+
+
+def _ceiling(level: Level | None, highest: Reach) -> Reach:
+    wanted = min(Reach.agent, highest) if level is None else Reach[level]
+    if wanted > highest:
+        raise Forbidden(f"level '{wanted.name}' is above the store's '{highest.name}' (THREEFOLD_MAX_READ_LEVEL)")
+    return wanted
+
+
+def _show_made(made: KeyView, json: bool) -> None:
+    if json:
+        show_json(made)
+        return
+    err.print(_table([made]))
+    say("The token, shown this once; clients find it in THREEFOLD_API_KEY:")
+    typer.echo(made.token)
+
+
+def _view(key: Key, now: int) -> KeyView:
+    return KeyView(
+        key_id=key.key_id,
+        label=key.label,
+        user_grant=key.user_grant,
+        user=key.user_value,
+        agent_grant=key.agent_grant,
+        agent=key.agent_value,
+        level=key.ceiling.name,
+        may_share=key.may_share,
+        created_at=from_micros(key.created_at),
+        expires_at=None if key.expires_at is None else from_micros(key.expires_at),
+        revoked_at=None if key.revoked_at is None else from_micros(key.revoked_at),
+        alive=key.alive(now),
+    )
+
+
+def _table(views: list[KeyView]) -> Table:
+    return table(
+        *("key", "user", "agent", "level", "shares", "expires", "state", "label"),
+        rows=[
+            (
+                view.key_id,
+                view.user or f"({view.user_grant})",
+                view.agent + ("…" if view.agent_grant == "prefix" else ""),
+                view.level,
+                "yes" if view.may_share else "no",
+                when(view.expires_at) or "never",
+                "live" if view.alive else "revoked" if view.revoked_at else "expired",
+                view.label,
+            )
+            for view in views
+        ],
+    )

@@ -1,0 +1,126 @@
+"""Commands on a store itself, without a service: which store, and how it is opened."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AsyncExitStack, ExitStack, contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import anyio
+import typer
+from pydantic import SecretStr, ValidationError
+from pydantic.fields import FieldInfo
+
+from threefold_server.app import open_service
+from threefold_server.cli.commands import add_command, given, option
+from threefold_server.cli.output import Failed, UsageError
+from threefold_server.service import Service
+from threefold_server.settings import PREFIX, Settings
+from threefold_server.storage import migrate
+from threefold_server.storage.database import Database, sqlite_url
+
+STORE = ("data", "database_url")
+MODELS = (*STORE, "embedder", "embedder_dimensions", "minilm_model", "summarizer", "model_base_url", "model_timeout")
+ALL = tuple(name for name in Settings.model_fields if name != "model_api_key")  # everybody sees arguments
+
+KNOWN_URLS = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
+
+Function = Callable[..., None]
+
+
+def store_verb(
+    app: typer.Typer, *examples: str, flags: Sequence[str] = STORE, name: str | None = None
+) -> Callable[[Function], Function]:
+    """Make a function over settings a command, with a flag for each of the named settings beside its own."""
+
+    def register(function: Function) -> Function:
+        def run(**values: Any) -> None:
+            settings = load_settings(**{flag: values.pop(flag) for flag in flags})
+            function(settings, **values)
+
+        add_command(app, function, [_flag(flag) for flag in flags], run, examples, name)
+        return function
+
+    return register
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Settings as the flags say, and the environment where they do not."""
+    data, url = flags.get("data"), flags.get("database_url")
+    if data is not None and url is not None:
+        raise UsageError("--data and --database-url name two stores; give one of them")
+    if url is not None and not url.startswith(KNOWN_URLS):
+        raise UsageError("--database-url must start with postgresql:// or sqlite:///")
+    if data is not None:
+        flags["database_url"] = sqlite_url(data)  # so that the flag wins over THREEFOLD_DATABASE_URL in every process
+    try:
+        return Settings(**given(**flags))
+    except ValidationError as error:
+        raise UsageError(_problems(error)) from error
+
+
+def check_exists(settings: Settings) -> None:
+    """Refuse to look after a store that is not there: making one would hide a mistyped name."""
+    path = Database(settings.url).url.database
+    if settings.embedded and not Path(path or "").exists():
+        raise UsageError(f"there is no store at {path}; name it by --data or --database-url")
+
+
+@contextmanager
+def open_database(settings: Settings) -> Generator[Database]:
+    """The database alone; the embedded one is brought to the current schema."""
+    with ExitStack() as stack:
+        with _explained():
+            if settings.embedded:
+                migrate.upgrade(settings.url)
+            database = Database(settings.url)
+            stack.callback(database.close)
+            database.read_sync("system", migrate.check_current)
+        yield database
+
+
+def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]], *, claim: bool = True) -> None:
+    """Do something with all of the service but HTTP."""
+
+    async def run() -> None:
+        async with AsyncExitStack() as stack:
+            with _explained():
+                service = await stack.enter_async_context(open_service(settings, claim=claim))
+            await work(service)
+
+    anyio.run(run)
+
+
+@contextmanager
+def _explained() -> Generator[None]:
+    """Turn what keeps a store from opening into errors that are shown in one line."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except ImportError as error:
+        raise Failed(f"{error}; it comes with threefold-server[postgres] or threefold-server[openai]") from error
+    except (OSError, RuntimeError) as error:
+        raise Failed(str(error)) from error
+
+
+def _flag(name: str) -> inspect.Parameter:
+    field = Settings.model_fields[name]
+    kind: Any = str if SecretStr in getattr(field.annotation, "__args__", ()) else field.annotation
+    return option(name, Annotated[kind | None, typer.Option(help=_help(name, field), show_default=False)])
+
+
+def _help(name: str, field: FieldInfo) -> str:
+    default = "" if field.default is None else f" Default: {field.default}."
+    return f"{field.description or ''}{default} Else {PREFIX}{name.upper()}."
+
+
+def _problems(error: ValidationError) -> str:
+    """What is wrong with which settings; a value may be a secret, so none is quoted."""
+    items = error.errors(include_url=False, include_context=False, include_input=False)
+    return "; ".join(
+        "".join(f"{PREFIX}{part}: ".upper() for part in item["loc"]) + item["msg"].removeprefix("Value error, ")
+        for item in items
+    )

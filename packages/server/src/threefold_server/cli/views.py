@@ -1,0 +1,197 @@
+"""Answers of the service as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from pydantic import BaseModel
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from threefold.contract import (
+    DigestPage,
+    FactHistory,
+    ForgetReceipt,
+    Health,
+    Memory,
+    MemoryPage,
+    RecallResponse,
+    SessionPage,
+    SessionStatus,
+    Turn,
+    TurnPage,
+    WhoAmI,
+    WriteResponse,
+)
+from threefold_server.cli.output import plain, table
+
+
+class Status(BaseModel):
+    """What `threefold status` found out: the service's health, the caller, and one session if it was named."""
+
+    url: str
+    health: Health
+    identity: WhoAmI
+    session: SessionStatus | None = None
+
+
+def when(moment: datetime | None) -> str:
+    """A time to the minute, as its speaker's clock showed it."""
+    return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
+
+
+def written(answer: WriteResponse) -> RenderableType:
+    """What became of the turns."""
+    parts = {"appended": answer.appended, "duplicates": answer.duplicates, "erased": answer.erased}
+    counts = ", ".join(f"{count} {name}" for name, count in parts.items() if count or name == "appended")
+    return plain(f"{counts}; the session is at turn {answer.last_seq}, revision {answer.revision}")
+
+
+def recalled(answer: RecallResponse) -> RenderableType:
+    """The tiers, one after the other."""
+    parts: list[RenderableType] = []
+    if answer.digest is not None:
+        parts += [
+            _title(f"Digest of turns {answer.digest.from_seq}-{answer.digest.upto_seq}"),
+            plain(answer.digest.text),
+        ]
+    if answer.facts:
+        rows = [(f"{memory.score:.2f}", *_memory_row(memory)) for memory in answer.facts]
+        parts += [_title("Memories"), table("score", *MEMORY_COLUMNS, rows=rows)]
+    if answer.window:
+        parts += [_title("This session"), _turns(answer.window)]
+    parts += [plain(note, "yellow") for note in _notes(answer)]
+    return Group(*parts or ["Nothing is remembered about this."])
+
+
+def _notes(answer: RecallResponse) -> Iterable[str]:
+    if answer.gap is not None:
+        yield f"Turns {answer.gap.from_seq}-{answer.gap.upto_seq} are in neither digest nor window."
+    if answer.pending_turns:
+        yield f"{answer.pending_turns} turns are found by words only; their vectors follow."
+    if answer.degraded:
+        yield f"Without an answer in time: {', '.join(answer.degraded)}."
+    if answer.dropped:
+        yield f"{len(answer.dropped)} items did not fit into {answer.tokens.budget} tokens."
+
+
+MEMORY_COLUMNS = ("when", "who", "what")
+
+
+def _memory_row(memory: Memory) -> tuple[object, ...]:
+    who = memory.name or memory.role or memory.origin
+    marks = [memory.kind, *(["pinned"] if memory.pinned else []), *(["shared"] if memory.shared else [])]
+    if memory.valid_to is not None:
+        marks.append(f"until {when(memory.valid_to)}")
+    what = plain(memory.text) + plain(f"\n{', '.join(marks)} {memory.id}", "dim")
+    return when(memory.event_at or memory.created_at), who, what
+
+
+def memory(answer: Memory) -> RenderableType:
+    """One memory."""
+    return table(*MEMORY_COLUMNS, rows=[_memory_row(answer)])
+
+
+def memories(answer: MemoryPage) -> RenderableType:
+    """A page of memories."""
+    rows = [_memory_row(item) for item in answer.items]
+    return _page(table(*MEMORY_COLUMNS, rows=rows), len(rows), answer.next_cursor)
+
+
+def history(answer: FactHistory) -> RenderableType:
+    """The versions of a fact, oldest first."""
+    rows = [
+        (
+            when(version.valid_from),
+            when(version.valid_to) or "now",
+            plain(version.text) + plain(f"\n{version.id}", "dim"),
+        )
+        for version in answer.versions
+    ]
+    return table("from", "until", "what", rows=rows)
+
+
+def receipt(answer: ForgetReceipt) -> RenderableType:
+    """What went, or would go."""
+    verb = "would go" if answer.dry_run else "gone"
+    rows = [(tier, count) for tier, count in answer.counts.items()]
+    notes: list[RenderableType] = [plain(f"not covered: {what}", "yellow") for what in answer.not_covered]
+    if not answer.dry_run:
+        notes.append(plain(f"receipt {answer.receipt_id}, {_outcome(answer)}"))
+    return Group(table("what", verb, rows=rows), *notes)
+
+
+def _outcome(answer: ForgetReceipt) -> str:
+    done = "complete" if answer.complete else "NOT complete"
+    return (
+        f"{done}; erased from the files too"
+        if answer.purge == "done"
+        else f"{done}; run `threefold purge` to clear the files"
+    )
+
+
+def sessions(answer: SessionPage) -> RenderableType:
+    """A page of sessions."""
+    rows = [(when(item.updated_at), item.turns, item.tokens, item.session_id) for item in answer.sessions]
+    return _page(table("last written", "turns", "tokens", "session", rows=rows), len(rows), answer.next_cursor)
+
+
+def turns(answer: TurnPage) -> RenderableType:
+    """A page of turns."""
+    more = None if answer.next_cursor is None else f"--from {answer.turns[-1].seq + 1}"
+    return _page(_turns(answer.turns), len(answer.turns), more, option="")
+
+
+def _turns(found: Iterable[Turn]) -> RenderableType:
+    rows = [(turn.seq, when(turn.created_at), turn.name or turn.role, _content(turn)) for turn in found]
+    return table("turn", *MEMORY_COLUMNS, rows=rows)
+
+
+def _content(turn: Turn) -> Text:
+    return plain("erased", "dim") if turn.erased else plain(turn.content)
+
+
+def digests(answer: DigestPage) -> RenderableType:
+    """The versions of a digest, newest first."""
+    rows = [(item.version, f"{item.from_seq}-{item.upto_seq}", item.text) for item in answer.digests]
+    return _page(table("version", "turns", "text", rows=rows), len(rows), None)
+
+
+def session_status(answer: SessionStatus) -> RenderableType:
+    """How far the background work has come."""
+    reach = ("indexed", answer.indexed_upto), ("digested", answer.digested_upto), ("extracted", answer.extracted_upto)
+    state = answer.state if answer.reason is None else f"{answer.state}: {answer.reason}"
+    return table(
+        "state", "turns", *(name for name, _ in reach), rows=[(state, answer.last_seq, *(upto for _, upto in reach))]
+    )
+
+
+def status(answer: Status) -> RenderableType:
+    """The service, the caller, and the session."""
+    identity, policy = answer.identity, answer.identity.store
+    rows = [
+        ("service", f"{answer.url}, version {identity.version}, {answer.health.status}"),
+        ("caller", f"user {identity.user or '(self)'}, agent {identity.agent}, mode {identity.mode}"),
+        (
+            "reads",
+            f"level {identity.default_level}, at most {identity.ceiling}"
+            + (", and what is shared" if identity.reads_shared else ""),
+        ),
+        (
+            "store",
+            f"{policy.token_budget} tokens, {policy.top_k} memories, failure mode {policy.failure_mode}",
+        ),
+    ]
+    session = [] if answer.session is None else [Text(), session_status(answer.session)]
+    return Group(table("", "", rows=rows), *session)
+
+
+def _title(text: str) -> Text:
+    return Text(text, "bold cyan")
+
+
+def _page(rows: RenderableType, count: int, more: str | None, option: str = "--cursor ") -> RenderableType:
+    if not count:
+        return Text("Nothing there.", "dim")
+    return rows if more is None else Group(rows, plain(f"More: {option}{more}", "dim"))

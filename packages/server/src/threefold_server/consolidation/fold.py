@@ -1,0 +1,130 @@
+"""Old turns into the next version of the digest. A fold that is due goes down to the target; who makes it due decides
+when: a write that passes the trigger, or a forget that took a digest away."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import anyio.to_thread
+from threefold_server.storage.database import Connection
+
+from threefold.contract import Turn
+from threefold_server.indexing import own_words
+from threefold_server.models.ports import DigestTurn, Summarizer
+from threefold_server.models.sentences import pack
+from threefold_server.models.tokens import count_tokens
+from threefold_server.service import Service
+from threefold_server.storage import digests, folding, tasks, turns
+from threefold_server.storage.tasks import Claim, LeaseLost
+from threefold_server.storage.types import AnyRow
+from threefold_server.window import group_turns
+
+CALL_TOKENS = 6_000
+"""What one call of a summarizer reads at most, beside the digest so far: within a context window of 8k."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The turns of one new version, and what the session looked like. Without turns there is nothing left to fold."""
+
+    last_seq: int
+    prior: AnyRow | None
+    turns: list[Turn]
+
+
+async def fold_session(service: Service, claim: Claim) -> None:
+    """Fold the oldest turns until at most the target is left, one version at a time."""
+    read = partial(_next_step, claim=claim, target=service.settings.target)
+    while (step := await service.database.read(claim.owner, read)).turns:
+        text = await _digest(service.summarizer, step)
+        values = {"text": text, "model": service.summarizer.name, "created_at": service.clock()}
+        store = partial(_store, claim=claim, step=step, values=values)
+        await service.database.write(claim.owner, store, background=True)
+    finish = partial(_finish, claim=claim, seen=step.last_seq, trigger=service.settings.trigger, now=service.clock())
+    await service.database.write(claim.owner, finish, background=True)
+
+
+def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list[Turn]:
+    """The oldest whole groups whose folding brings the undigested tokens down to the target, as far as one version
+    takes. The newest group always stays."""
+    chosen: list[Turn] = []
+    folded = 0
+    for group in group_turns(outline)[:-1]:
+        if undigested - folded <= target or folded >= CALL_TOKENS:
+            break
+        chosen += group
+        folded += sum(turn.tokens for turn in group)
+    return chosen
+
+
+def digest_turns(step_turns: Iterable[Turn]) -> Iterator[DigestTurn]:
+    """Turns as a summarizer reads them; a turn too large for one call comes in pieces.
+
+    System prompts are left out: the agent restates them in every session.
+    """
+    for turn in step_turns:
+        if turn.role != "system":
+            for piece in pack(own_words(turn.content).strip(), CALL_TOKENS, count_tokens):
+                yield DigestTurn(turn.seq, turn.name or turn.role, turn.role, piece)
+
+
+def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
+    """Turns in lists that one call can read."""
+    portion: list[DigestTurn] = []
+    used = 0
+    for turn in read:
+        size = count_tokens(turn.text)
+        if portion and used + size > CALL_TOKENS:
+            yield portion
+            portion, used = [], 0
+        portion.append(turn)
+        used += size
+    if portion:
+        yield portion
+
+
+def _next_step(connection: Connection, claim: Claim, target: int) -> Step:
+    backlog = folding.backlog(connection, claim.owner, claim.subject)
+    chosen = oldest_groups(backlog.outline, backlog.undigested, target)
+    if chosen:
+        first, last = chosen[0].seq, chosen[-1].seq
+        chosen = turns.page(connection, claim.owner, claim.subject, first, last - first + 1, payload=False)
+    return Step(backlog.last_seq, backlog.digest, chosen)
+
+
+async def _digest(summarizer: Summarizer, step: Step) -> str:
+    text: str | None = None if step.prior is None else step.prior.text
+    for portion in await anyio.to_thread.run_sync(lambda: list(portions(digest_turns(step.turns)))):
+        text = await summarizer.fold(text, portion)
+    return text or ""
+
+
+def _store(connection: Connection, claim: Claim, step: Step, values: dict[str, Any]) -> None:
+    session = tasks.hold(connection, claim)
+    latest = digests.latest(connection, claim.owner, claim.subject)
+    prior = step.prior
+    if session is None or (latest and latest.version) != (prior and prior.version):
+        raise LeaseLost("the digest moved on")
+    folding.add_version(
+        connection,
+        session,
+        {
+            **values,
+            "from_seq": prior.from_seq if prior else step.turns[0].seq,
+            "upto_seq": step.turns[-1].seq,
+            "covered_tokens": (prior.covered_tokens if prior else 0) + sum(turn.tokens for turn in step.turns),
+            "parent": prior.version if prior else None,
+            "tokens": count_tokens(values["text"]),
+        },
+    )
+    tasks.advance(connection, claim, claim.upto)
+
+
+def _finish(connection: Connection, claim: Claim, seen: int, trigger: int, now: int) -> None:
+    """Done, unless turns that came meanwhile pass the trigger again."""
+    session = tasks.hold(connection, claim)
+    more = session is not None and session.last_seq > seen and session.tokens - session.digested_tokens > trigger
+    tasks.finish(connection, claim, due_at=now if more else None)

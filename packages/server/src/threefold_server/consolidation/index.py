@@ -1,0 +1,114 @@
+"""Turns and facts into the search index: their words first, which need no model, then their vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
+
+import anyio.to_thread
+from threefold_server.storage.database import Connection
+
+from threefold_server.indexing import Passage, fact_passages, turn_passages
+from threefold_server.models.ports import Vectors
+from threefold_server.service import Service
+from threefold_server.storage import index, system, tasks
+from threefold_server.storage.tasks import Claim
+from threefold_server.storage.types import AnyRow, from_micros
+
+WORDS_AT_ONCE = 50  # about 20 ms of one SQLite transaction, for which every writer waits
+VECTORS_AT_ONCE = 32
+
+Entries = Sequence[tuple[AnyRow, list[Passage]]]
+Pending = tuple[Sequence[AnyRow], dict[tuple[UUID, int], AnyRow]]
+
+
+async def index_words(service: Service, claim: Claim) -> None:
+    """Make the turns of a session findable by words, then call for their vectors.
+
+    The subject may also be an owner: its facts are found by words since they were saved, and lack only the vectors.
+    """
+    done = False
+    while not done:
+        read = partial(
+            index.next_turns, owner=claim.owner, session=claim.subject, after=claim.upto, limit=WORDS_AT_ONCE
+        )
+        turns = await service.database.read(claim.owner, read)
+        entries = await anyio.to_thread.run_sync(_entries, turns)
+        store = partial(_store_words, claim=claim, entries=entries, now=service.clock())
+        claim, done = await service.database.write(claim.owner, store, background=True)
+
+
+async def embed_passages(service: Service, claim: Claim) -> None:
+    """Give the passages of a session, or of an owner's facts, their vectors."""
+    done = False
+    while not done:
+        pending = await service.database.read(claim.owner, partial(_pending, claim=claim))
+        texts = await anyio.to_thread.run_sync(_texts, pending)
+        rows, _ = pending
+        known = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
+        unknown = [row for row, text in zip(rows, texts, strict=True) if text is None]
+        vectors = await service.embedder.embed([text for _, text in known])
+        store = partial(
+            _store_vectors,
+            claim=claim,
+            embedder=service.embedder.name,
+            rows=[row for row, _ in known],
+            vectors=vectors,
+            unknown=unknown,
+        )
+        done = await service.database.write(claim.owner, store, background=True)
+
+
+def _entries(turns: Sequence[AnyRow]) -> Entries:
+    return [(turn, turn_passages(turn)) for turn in turns]
+
+
+def _store_words(connection: Connection, claim: Claim, entries: Entries, now: int) -> tuple[Claim, bool]:
+    session = tasks.hold(connection, claim)
+    if session is not None and entries:
+        index.add_turns(connection, session.agent, entries)
+        claim = tasks.advance(connection, claim, entries[-1][0].seq)
+    tasks.schedule(connection, claim.owner, claim.subject, "embed", now)
+    done = session is None or session.last_seq == claim.upto
+    if done:
+        tasks.finish(connection, claim)
+    return claim, done
+
+
+def _pending(connection: Connection, claim: Claim) -> Pending:
+    rows = index.pending(connection, claim.owner, claim.subject, VECTORS_AT_ONCE)
+    return rows, index.sources_of(connection, claim.owner, rows)
+
+
+def _texts(pending: Pending) -> list[str | None]:
+    """The text of each pending passage, cut again from its turn or fact, as the index holds no copy."""
+    rows, sources = pending
+    texts = {(source, seq): _cut(seq, row) for (source, seq), row in sources.items()}
+    return [texts.get((row.source, row.seq), {}).get(row.part) for row in rows]
+
+
+def _cut(seq: int, row: AnyRow) -> dict[int, str]:
+    found = turn_passages(row) if seq else fact_passages(row.text, from_micros(row.event_at))
+    return {passage.part: passage.text for passage in found}
+
+
+def _store_vectors(
+    connection: Connection,
+    claim: Claim,
+    embedder: str,
+    rows: Sequence[AnyRow],
+    vectors: Vectors,
+    unknown: Sequence[AnyRow],
+) -> bool:
+    tasks.hold(connection, claim)
+    system.claim_embedder(connection, embedder)
+    if rows:
+        index.set_vectors(connection, embedder, rows, vectors)
+    if unknown:
+        index.discard(connection, unknown)
+    tasks.advance(connection, claim, claim.upto)
+    done = not index.pending(connection, claim.owner, claim.subject, limit=1)
+    if done:
+        tasks.finish(connection, claim)
+    return done

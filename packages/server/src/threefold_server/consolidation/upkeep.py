@@ -1,0 +1,73 @@
+"""Housekeeping at intervals: read counts are written down, what has expired is deleted, gauges are set."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
+
+from threefold.errors import Unavailable
+from threefold_server.service import Service
+from threefold_server.storage import system
+from threefold_server.telemetry import logger
+
+FLUSH_SECONDS = 5
+SWEEP_SECONDS = 60
+RETIRE_SECONDS = 3_600
+AT_ONCE = 200
+"""Rows per transaction, so that no writer waits long for a sweep."""
+
+MICROS_PER_DAY = 86_400 * 1_000_000
+
+
+async def every(seconds: float, service: Service, job: Callable[[Service], Awaitable[None]]) -> None:
+    """Do a job now and then again and again, whatever becomes of it."""
+    while True:
+        try:
+            await job(service)
+        except Unavailable:
+            pass  # the requests and the worker say so; the next time is soon enough
+        except Exception as error:  # noqa: BLE001 - a bug in one sweep must not end all background work
+            logger.warning(
+                "housekeeping failed", extra={"fields": {"job": job.__name__, "error": type(error).__name__}}
+            )
+        await anyio.sleep(seconds)
+
+
+async def flush_reads(service: Service) -> None:
+    """Write down how often facts were recalled; those read often live once longer."""
+    if not service.reads:
+        return
+    counts = dict(service.reads)
+    service.reads.clear()
+    try:
+        add = partial(system.add_reads, counts=counts, now=service.clock())
+        await service.database.write("system", add, background=True)
+    except Unavailable:
+        service.reads.update(counts)
+        raise
+
+
+async def sweep(service: Service) -> None:
+    """Delete what has expired, and count the open tasks."""
+    now = service.clock()
+    expired = partial(system.sweep_expired_facts, now=now, limit=AT_ONCE)
+    while await service.database.write("system", expired, background=True):
+        pass
+    await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
+    counts = await service.database.read("system", partial(system.task_counts, now=now))
+    service.metrics.tasks.clear()
+    for (kind, state), count in counts.items():
+        service.metrics.tasks.labels(kind, state).set(count)
+
+
+async def retire_turns(service: Service) -> None:
+    """Erase the turns that are older than the store keeps them, as a forget would."""
+    days = service.settings.turn_retention_days
+    if days is None:
+        return
+    now = service.clock()
+    retire = partial(system.retire_turns, before=now - int(days * MICROS_PER_DAY), now=now, limit=AT_ONCE)
+    while await service.database.write("system", retire, background=True):
+        pass

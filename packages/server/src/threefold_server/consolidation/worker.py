@@ -1,0 +1,257 @@
+"""The worker: claims what is due, keeps its leases alive, and settles every outcome.
+
+done          the handler itself finished the task in its last transaction
+model error   retried later, more and more rarely, at most eight times; then parked
+refusal       parked at once: a person has to look
+lease lost    dropped; whoever holds the task now does it
+no database   given back once it answers again; no attempt is counted
+a bug         as a model error, but logged with its type and place
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+import anyio
+from anyio.abc import TaskGroup
+from threefold_server.storage.database import Connection
+
+from threefold.errors import EmbedderMismatch, Unavailable
+from threefold_server.consolidation.fold import fold_session
+from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.consolidation.upkeep import (
+    FLUSH_SECONDS,
+    RETIRE_SECONDS,
+    SWEEP_SECONDS,
+    every,
+    flush_reads,
+    retire_turns,
+    sweep,
+)
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.service import Service
+from threefold_server.storage import system, tasks
+from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
+from threefold_server.telemetry import logger
+
+POLL_SECONDS = 0.5
+LEASE_SECONDS = 60
+HEARTBEAT_SECONDS = LEASE_SECONDS / 3
+GRACE_SECONDS = 10
+FIRST_RETRY_SECONDS = 5  # doubling, eight attempts take over ten minutes: a rate limit of that length parks nothing
+LONGEST_WAIT_SECONDS = 3_600
+MAX_REASON_CHARS = 300
+MICROS = 1_000_000
+
+Handler = Callable[[Service, Claim], Awaitable[None]]
+Progress = Callable[[int, int], None]
+"""Called with the number of tasks done and of those left."""
+
+HANDLERS: dict[TaskKind, Handler] = {"index": index_words, "embed": embed_passages, "fold": fold_session}
+
+
+class Worker:
+    """One process's share of the background work. Each kind has its own slots, so a slow model delays no indexing."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._changed = anyio.Event()
+        self._running: dict[Claim, anyio.CancelScope] = {}
+        self._done = 0
+        self._stopping = False
+        self._outage = False
+
+    def wake(self) -> None:
+        """Look for due tasks now; to be called in the event loop."""
+        self._changed.set()
+
+    def stop(self) -> None:
+        """Claim nothing more; `run` returns once what is in flight is done."""
+        self._stopping = True
+        self.wake()
+
+    async def run(self) -> None:
+        """Work until stopped or cancelled; then finish what is in flight, for at most ten seconds."""
+        async with anyio.create_task_group() as group:
+            try:
+                while not self._stopping:
+                    await self._claim(group)
+                    await self._wait()
+            finally:
+                await self._drain()
+
+    async def run_until_idle(self, progress: Progress | None = None) -> None:
+        """Work until nothing is due any more that another worker does not hold."""
+        async with anyio.create_task_group() as group:
+            while await self._is_busy(group):
+                if progress is not None:
+                    progress(self._done, await self._left())
+                await self._wait()
+        if progress is not None:
+            progress(self._done, await self._left())
+
+    async def _is_busy(self, group: TaskGroup) -> bool:
+        """Claim what is due; what ends meanwhile may have made more due."""
+        return await self._claim(group) or bool(self._running) or self._changed.is_set()
+
+    async def _claim(self, group: TaskGroup) -> bool:
+        """Start as many due tasks as there are free slots; False if none is due."""
+        self._changed = anyio.Event()  # before looking: what becomes due meanwhile must not be missed
+        busy = Counter(claim.kind for claim in self._running)
+        limit = self._service.settings.consolidators
+        now = self._service.clock()
+        claim_due = partial(
+            system.claim_due,
+            wanted={kind: limit - busy[kind] for kind in HANDLERS},
+            now=now,
+            until=now + LEASE_SECONDS * MICROS,
+        )
+        try:
+            claims = await self._service.database.write("system", claim_due, background=True)
+        except Unavailable as error:
+            self._note_outage(error)
+            return True  # nobody knows; ask again
+        self._outage = False
+        for claim in claims:
+            self._running[claim] = anyio.CancelScope(shield=True)  # a cancelled worker still ends what it began
+            group.start_soon(self._work, claim)
+        return bool(claims)
+
+    async def _wait(self) -> None:
+        with anyio.move_on_after(POLL_SECONDS):
+            await self._changed.wait()
+
+    def _note_outage(self, error: Unavailable) -> None:
+        if not self._outage:
+            logger.warning("background work waits for the database", extra={"fields": {"reason": error.message}})
+        self._outage = True
+
+    async def _left(self) -> int:
+        due = partial(system.due_tasks, kinds=list(HANDLERS), now=self._service.clock())
+        return await self._service.database.read("system", due)
+
+    async def _work(self, claim: Claim) -> None:
+        with self._running[claim] as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._keep_lease, claim, group.cancel_scope)
+                await self._attempt(claim)
+                group.cancel_scope.cancel()
+        if scope.cancelled_caught:
+            with anyio.move_on_after(1, shield=True):
+                await self._settle(claim, partial(tasks.release, claim=claim))
+        del self._running[claim]
+        self._done += 1
+        self.wake()
+
+    async def _keep_lease(self, claim: Claim, scope: anyio.CancelScope) -> None:
+        while True:
+            await anyio.sleep(HEARTBEAT_SECONDS)
+            until = self._service.clock() + LEASE_SECONDS * MICROS
+            try:
+                extend = partial(tasks.extend, claim=claim, until=until)
+                held = await self._service.database.write(claim.owner, extend, background=True)
+            except Unavailable:
+                continue
+            if not held:
+                scope.cancel()
+
+    async def _attempt(self, claim: Claim) -> None:
+        try:
+            await HANDLERS[claim.kind](self._service, claim)
+            return
+        except LeaseLost as error:
+            logger.info("task dropped", extra={"fields": {"kind": claim.kind, "reason": str(error)}})
+            outcome: Callable[[Connection], None] = partial(tasks.release, claim=claim)
+        except Unavailable:
+            await anyio.sleep(POLL_SECONDS)
+            outcome = partial(tasks.release, claim=claim)
+        except (ModelError, EmbedderMismatch) as error:
+            outcome = self._failed(claim, error, str(error))
+        except Exception as error:  # noqa: BLE001 - a bug in one task must not end the work on all others
+            outcome = self._failed(claim, error, f"unexpected {type(error).__name__}; the log says where")
+        await self._settle(claim, outcome)
+
+    def _failed(self, claim: Claim, error: Exception, reason: str) -> Callable[[Connection], None]:
+        permanent = isinstance(error, ModelRefused)
+        self._service.metrics.task_failures.labels(claim.kind, str(permanent).lower()).inc()
+        fields = {"kind": claim.kind, "error": type(error).__name__, "permanent": permanent, "at": _place(error)}
+        logger.warning("task failed", extra={"fields": fields})
+        return partial(
+            _record_failure,
+            claim=claim,
+            permanent=permanent,
+            reason=reason[:MAX_REASON_CHARS],
+            retry_after=error.retry_after if isinstance(error, ModelError) else None,
+            now=self._service.clock(),
+        )
+
+    async def _settle(self, claim: Claim, outcome: Callable[[Connection], None]) -> None:
+        """Write an outcome down, as soon as the database lets us."""
+        while True:
+            try:
+                return await self._service.database.write(claim.owner, outcome, background=True)
+            except Unavailable:
+                await anyio.sleep(POLL_SECONDS)
+
+    async def _drain(self) -> None:
+        with anyio.move_on_after(GRACE_SECONDS, shield=True):
+            while self._running:
+                self._changed = anyio.Event()
+                await self._changed.wait()
+        for scope in self._running.values():
+            scope.cancel()
+
+
+@asynccontextmanager
+async def run_workers(service: Service) -> AsyncGenerator[None]:
+    """Do the background work of a process while it serves: all of it, or only its own read counts."""
+    worker = Worker(service)
+    try:
+        async with anyio.create_task_group() as upkeep:
+            upkeep.start_soon(every, FLUSH_SECONDS, service, flush_reads)
+            if service.settings.consolidate:
+                upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
+                upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
+            async with anyio.create_task_group() as work:
+                if service.settings.consolidate:
+                    service.wake = worker.wake
+                    work.start_soon(worker.run)
+                yield
+                worker.stop()
+            upkeep.cancel_scope.cancel()
+    finally:
+        with anyio.move_on_after(GRACE_SECONDS, shield=True), suppress(Unavailable):
+            await flush_reads(service)
+
+
+async def run_until_idle(service: Service, progress: Progress | None = None) -> None:
+    """Do what is due now, and what becomes due by it."""
+    await Worker(service).run_until_idle(progress)
+
+
+def retry_delay(attempts: int, retry_after: float | None) -> float:
+    """Seconds until the next attempt after so many failed ones, spread so that many tasks do not come back at once."""
+    backoff = FIRST_RETRY_SECONDS * 2 ** (attempts - 1) * random.uniform(1, 1.25)
+    return min(max(backoff, retry_after or 0), LONGEST_WAIT_SECONDS)
+
+
+def _record_failure(
+    connection: Connection, claim: Claim, reason: str, permanent: bool, retry_after: float | None, now: int
+) -> None:
+    attempts = tasks.failed_attempts(connection, claim) + 1
+    if permanent or attempts >= MAX_ATTEMPTS:
+        tasks.park(connection, claim, reason)
+    else:
+        tasks.retry_later(connection, claim, attempts, now + int(retry_delay(attempts, retry_after) * MICROS))
+
+
+def _place(error: Exception) -> str:
+    """Where an error came from; its message may hold what somebody said."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{Path(frame.filename).name}:{frame.lineno}"

@@ -1,0 +1,34 @@
+"""Ending a session: consolidate what has been said so far, without waiting for idleness."""
+
+from __future__ import annotations
+
+import anyio
+
+from threefold.contract import SessionStatus
+from threefold_server.access import Principal, session_scope
+from threefold_server.browse import session_status
+from threefold_server.service import Service
+from threefold_server.storage import tasks
+
+POLL_SECONDS = 0.05
+
+
+async def end_session(service: Service, principal: Principal, session_id: str, wait: float) -> SessionStatus:
+    """Make the session's work due now; with `wait` (seconds), answer when the turns seen now are done, or later writes
+    keep it busy past that time. Later appends are normal."""
+    status = await session_status(service, principal, session_id)
+    session = session_scope(principal, session_id).session
+    assert session is not None
+    now = service.clock()
+    await service.database.write(principal.owner, lambda c: tasks.schedule(c, principal.owner, session, "index", now))
+    service.wake()
+    target = status.last_seq
+    with anyio.move_on_after(wait):
+        while not _done(status, target):
+            await anyio.sleep(POLL_SECONDS)
+            status = await session_status(service, principal, session_id)
+    return status
+
+
+def _done(status: SessionStatus, target: int) -> bool:
+    return status.state == "parked" or (status.indexed_upto >= target and status.state == "idle")

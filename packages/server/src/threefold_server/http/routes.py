@@ -1,0 +1,177 @@
+"""Every route of version 1: parse, call one use case, answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Query, Request, Response
+
+from threefold.contract import (
+    Digest,
+    DigestPage,
+    ErrorBody,
+    FactHistory,
+    ForgetReceipt,
+    ForgetRequest,
+    ListRequest,
+    Memory,
+    MemoryPage,
+    RecallRequest,
+    RecallResponse,
+    SaveFactRequest,
+    SessionPage,
+    SessionStatus,
+    TurnPage,
+    UpdateFactRequest,
+    WhoAmI,
+    WriteRequest,
+    WriteResponse,
+)
+from threefold.contract.common import Cursor, Id, PageLimit
+from threefold.errors import ERRORS, InvalidRequest
+from threefold_server import browse, remember
+from threefold_server.about import whoami
+from threefold_server.end import end_session
+from threefold_server.forget import delete_fact, forget
+from threefold_server.http.identity import Caller
+from threefold_server.recall import recall
+from threefold_server.service import Service
+from threefold_server.write import write_turns
+
+MAX_WAIT_SECONDS = 60.0
+
+
+def service_of(request: Request) -> Service:
+    """The service behind this request."""
+    return request.app.state.service
+
+
+def known_query_only(request: Request) -> None:
+    """Refuse a query parameter that the route does not have: ignored, it would silently widen or narrow a result."""
+    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    unknown = sorted(request.query_params.keys() - known)
+    if unknown:
+        raise InvalidRequest(f"{unknown[0]}: no such query parameter", {"field": unknown[0]})
+
+
+_STATUSES = sorted({error.status for error in ERRORS.values()})
+REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in _STATUSES}
+
+Open = Annotated[Service, Depends(service_of)]
+
+router = APIRouter(prefix="/v1", responses=REFUSALS, dependencies=[Depends(known_query_only)])
+
+
+@router.post("/write", responses={202: {"model": WriteResponse, "description": "Stored; consolidation was scheduled."}})
+async def post_write(body: WriteRequest, caller: Caller, service: Open, response: Response) -> WriteResponse:
+    """Append turns to a session, all or none."""
+    written = await write_turns(service, caller, body)
+    response.status_code = 202 if written.scheduled else 200
+    return written
+
+
+@router.post("/recall")
+async def post_recall(body: RecallRequest, caller: Caller, service: Open) -> RecallResponse:
+    """The tiers of memory for a query, and the block a model reads."""
+    return await recall(service, caller, body)
+
+
+@router.post("/list")
+async def post_list(body: ListRequest, caller: Caller, service: Open) -> MemoryPage:
+    """Everything visible at a level, a page at a time."""
+    return await browse.list_memories(service, caller, body)
+
+
+@router.post("/forget")
+async def post_forget(body: ForgetRequest, caller: Caller, service: Open) -> ForgetReceipt:
+    """Erase by exactly one selector; the receipt says what went."""
+    return await forget(service, caller, body)
+
+
+@router.post("/facts", status_code=201)
+async def post_fact(body: SaveFactRequest, caller: Caller, service: Open) -> Memory:
+    """Remember one statement."""
+    return await remember.save_fact(service, caller, body)
+
+
+@router.get("/facts/{fact_id:path}/history")
+async def get_fact_history(fact_id: Id, caller: Caller, service: Open) -> FactHistory:
+    """Every version of a fact."""
+    return await remember.fact_history(service, caller, fact_id)
+
+
+@router.post("/facts/{fact_id:path}/restore")
+async def post_fact_restore(fact_id: Id, caller: Caller, service: Open) -> Memory:
+    """Make a superseded version current again."""
+    return await remember.restore_fact(service, caller, fact_id)
+
+
+@router.get("/facts/{fact_id:path}")
+async def get_fact(fact_id: Id, caller: Caller, service: Open) -> Memory:
+    """One fact."""
+    return await remember.get_fact(service, caller, fact_id)
+
+
+@router.patch("/facts/{fact_id:path}")
+async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: Caller, service: Open) -> Memory:
+    """Change a fact; a new text supersedes the old one."""
+    return await remember.update_fact(service, caller, fact_id, body)
+
+
+@router.delete("/facts/{fact_id:path}")
+async def remove_fact(fact_id: Id, caller: Caller, service: Open, sources: bool = False) -> ForgetReceipt:
+    """Erase one fact, with the content of its source turns if asked."""
+    return await delete_fact(service, caller, fact_id, sources=sources)
+
+
+@router.get("/sessions")
+async def get_sessions(
+    caller: Caller, service: Open, cursor: Cursor | None = None, limit: PageLimit = 50
+) -> SessionPage:
+    """The caller's sessions, the most recently written first."""
+    return await browse.list_sessions(service, caller, cursor, limit)
+
+
+@router.get("/sessions/{session_id:path}/turns")
+async def get_turns(
+    session_id: Id,
+    caller: Caller,
+    service: Open,
+    from_seq: Annotated[int, Query(ge=1, le=2**31 - 1)] = 1,
+    limit: PageLimit = 100,
+    payload: bool = False,
+) -> TurnPage:
+    """The verbatim turns of a session."""
+    return await browse.list_turns(service, caller, session_id, from_seq, limit, payload=payload)
+
+
+@router.get("/sessions/{session_id:path}/digests")
+async def get_digests(session_id: Id, caller: Caller, service: Open) -> DigestPage:
+    """Every version of a session's digest."""
+    return await browse.list_digests(service, caller, session_id)
+
+
+@router.get("/sessions/{session_id:path}/digests/{version}")
+async def get_digest(session_id: Id, version: int, caller: Caller, service: Open) -> Digest:
+    """One version of a session's digest."""
+    return await browse.get_digest(service, caller, session_id, version)
+
+
+@router.get("/sessions/{session_id:path}/status")
+async def get_status(session_id: Id, caller: Caller, service: Open) -> SessionStatus:
+    """How far consolidation has come."""
+    return await browse.session_status(service, caller, session_id)
+
+
+@router.post("/sessions/{session_id:path}/end")
+async def post_end(
+    session_id: Id, caller: Caller, service: Open, wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
+) -> SessionStatus:
+    """Consolidate what has been said so far; with `wait`, answer once it is done or the time is over."""
+    return await end_session(service, caller, session_id, wait)
+
+
+@router.get("/whoami")
+async def get_whoami(caller: Caller, service: Open) -> WhoAmI:
+    """Who the caller is and what it may do."""
+    return whoami(service, caller)

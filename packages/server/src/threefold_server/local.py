@@ -1,0 +1,124 @@
+"""The whole service inside this process, behind the same clients: for notebooks, tests and scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from concurrent.futures import Future
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from threefold import AsyncMemoryClient, MemoryClient
+from threefold_server.app import create_app
+from threefold_server.settings import Settings
+
+URL = "http://threefold.local"
+
+
+class LocalService:
+    """The app in a thread and an event loop of its own, so that it serves synchronous callers and any event loop.
+
+    Without a data directory the store is a temporary one, gone at the end.
+    """
+
+    def __init__(self, data: Path | str | None = None, **settings: Any) -> None:
+        self._data = data
+        self._settings = settings
+        self._stack = ExitStack()
+        self._portal: BlockingPortal | None = None
+        self._app_transport: httpx.ASGITransport | None = None
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:  # undone as a whole where a step fails
+            data = self._data or stack.enter_context(tempfile.TemporaryDirectory(prefix="threefold-"))
+            app = create_app(Settings(data=Path(data), **self._settings))
+            portal = stack.enter_context(start_blocking_portal())
+            stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+            self._app_transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            self._portal = portal
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+        self._portal = None
+
+    def client(self, user: str | None = None, agent: str | None = None, **options: Any) -> MemoryClient:
+        """A synchronous client for one identity."""
+        return MemoryClient(URL, user=user, agent=agent, transport=self.transport(), **options)
+
+    def async_client(self, user: str | None = None, agent: str | None = None, **options: Any) -> AsyncMemoryClient:
+        """An asynchronous client for one identity, usable from any event loop."""
+        return AsyncMemoryClient(URL, user=user, agent=agent, transport=_AsyncTransport(self), **options)
+
+    def transport(self) -> httpx.BaseTransport:
+        """For any other httpx client that is to reach the app."""
+        return _SyncTransport(self)
+
+    def submit(self, request: httpx.Request) -> Future[httpx.Response]:
+        """Send a request to the app; raises `httpx.ConnectError` when it is not running."""
+        if self._portal is None:
+            raise httpx.ConnectError("the local service is closed", request=request)
+        return self._portal.start_task_soon(self._send, request)
+
+    async def _send(self, request: httpx.Request) -> httpx.Response:
+        assert self._app_transport is not None
+        response = await self._app_transport.handle_async_request(request)
+        content = await response.aread()
+        return httpx.Response(response.status_code, headers=response.headers, content=content)
+
+
+class LocalMemory:
+    """One client over a service of its own: `with` gives a `MemoryClient`, `async with` an `AsyncMemoryClient`."""
+
+    def __init__(self, service: LocalService, user: str | None, agent: str | None) -> None:
+        self._service = service
+        self._identity = {"user": user, "agent": agent}
+
+    def __enter__(self) -> MemoryClient:
+        return self._service.__enter__().client(**self._identity)
+
+    def __exit__(self, *failure: Any) -> None:
+        self._service.__exit__(*failure)
+
+    async def __aenter__(self) -> AsyncMemoryClient:
+        service = await asyncio.to_thread(self._service.__enter__)
+        return service.async_client(**self._identity)
+
+    async def __aexit__(self, *failure: Any) -> None:
+        await asyncio.to_thread(self._service.__exit__, *failure)
+
+
+def local_memory(
+    data: Path | str | None = None, *, user: str | None = None, agent: str | None = None, **settings: Any
+) -> LocalMemory:
+    """The embedded service and one client: `with local_memory() as memory: memory.write(...)`.
+
+    `settings` are those of `Settings`; for several identities on one store use `LocalService`.
+    """
+    return LocalMemory(LocalService(data, **settings), user, agent)
+
+
+class _SyncTransport(httpx.BaseTransport):
+    def __init__(self, service: LocalService) -> None:
+        self._service = service
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        return self._service.submit(request).result()
+
+
+class _AsyncTransport(httpx.AsyncBaseTransport):
+    def __init__(self, service: LocalService) -> None:
+        self._service = service
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        await request.aread()
+        return await asyncio.wrap_future(self._service.submit(request))

@@ -1,0 +1,204 @@
+"""Recall: window, digest and long-term memory for one query, each within its deadline, and the block."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+import anyio
+import numpy as np
+from numpy.typing import NDArray
+from threefold_server.storage.database import Connection
+
+from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Turn
+from threefold.errors import Unavailable
+from threefold_server.access import Principal, ScopeFilter, check_reads_shared, read_scope
+from threefold_server.assemble import assemble, find_gap, sure_window
+from threefold_server.models.ports import ModelError
+from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.service import Service
+from threefold_server.storage import digests, memories, turns
+from threefold_server.telemetry import logger
+
+EMBED_SHARE = 0.6
+"""Of a tier's deadline, for the query's vector: the search by words must still fit in."""
+
+FIRST_PAGE = 200
+"""Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
+
+
+SPARE = 50
+"""Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
+
+
+Place = tuple[str, str | None, int]
+"""(agent, session id, sequence number): one turn of the caller's owner."""
+
+
+@dataclass
+class _Tiers:
+    """What the tiers brought, filled in side by side."""
+
+    turns: list[Turn] = field(default_factory=list[Turn])
+    digest: DigestView | None = None
+    found: list[RecalledMemory] = field(default_factory=list[RecalledMemory])
+    pending: int = 0
+    degraded: list[str] = field(default_factory=list[str])
+    asked: int = 0
+    failed: int = 0
+
+
+async def recall(service: Service, principal: Principal, request: RecallRequest) -> RecallResponse:
+    """Everything that matters now. A tier that fails or is late is named in `degraded`; if all do, the call fails."""
+    scope = read_scope(principal, request.level, request.session_id)
+    if "shared" in request.include:
+        check_reads_shared(principal)
+    tiers = _Tiers()
+    async with anyio.create_task_group() as group:
+        if scope.session is not None and {"short_term", "medium_term"} & set(request.include):
+            group.start_soon(_guard, service, tiers, "session", lambda: _session_tiers(service, scope, request, tiers))
+        if {"long_term", "shared"} & set(request.include):
+            group.start_soon(_guard, service, tiers, "long_term", lambda: _long_term(service, scope, request, tiers))
+    if tiers.asked and tiers.failed == tiers.asked:
+        raise Unavailable("no tier of memory answered in time; try again")
+    return _respond(service, principal, request, tiers)
+
+
+async def _guard(service: Service, tiers: _Tiers, name: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Give a tier its deadline; failing it, say so instead of failing the call."""
+    tiers.asked += 1
+    reason = "deadline"
+    with anyio.move_on_after(service.settings.tier_deadline):
+        try:
+            await work()
+            return
+        except Unavailable as error:
+            reason = error.message
+    tiers.failed += 1
+    names = ["short_term", "medium_term"] if name == "session" else [name]
+    _degrade(service, tiers, names, reason)
+
+
+def _degrade(service: Service, tiers: _Tiers, names: Sequence[str], reason: str) -> None:
+    tiers.degraded += names
+    for name in names:
+        service.metrics.degraded.labels(name).inc()
+    logger.warning("recall degraded", extra={"fields": {"tiers": list(names), "reason": reason}})
+
+
+async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+    session = scope.session
+    assert session is not None
+    budget = _budget(service, request)
+
+    def read(connection: Connection) -> tuple[list[Turn], DigestView | None]:
+        newest: list[Turn] = []
+        if "short_term" in request.include:
+            newest = _newest(connection, scope, budget, service.settings.event_cap)
+        row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
+        return newest, None if row is None else _view(row)
+
+    tiers.turns, tiers.digest = await service.database.read(scope.owner, read)
+
+
+def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -> list[Turn]:
+    """Enough of the newest turns to fill the budget; a group that the cap cuts through is left out."""
+    assert scope.session is not None
+    found = turns.newest(connection, scope.owner, scope.session, min(FIRST_PAGE, cap) + 1)
+    if len(found) > FIRST_PAGE and sum(turn.tokens for turn in found) < budget:
+        found = turns.newest(connection, scope.owner, scope.session, cap + 1)
+    return found[1:] if len(found) > cap else found
+
+
+async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+    settings = service.settings
+    vector = await _query_vector(service, request.query, tiers)
+    search = memories.Search(
+        query=request.query,
+        vector=vector,
+        scope=scope,
+        own="long_term" in request.include,
+        shared="shared" in request.include,
+        min_score=settings.min_score if request.min_score is None else request.min_score,
+        min_trust=request.min_trust,
+        limit=_top_k(service, request) + len(request.exclude_ids) + SPARE,
+        now=service.clock(),
+    )
+    tiers.found, tiers.pending = await service.database.read(scope.owner, search.run)
+
+
+async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
+    """The query's vector; without one the search goes by words alone and says so."""
+    if not query.strip():
+        return None
+    reason = "deadline"
+    with anyio.move_on_after(service.settings.tier_deadline * EMBED_SHARE):
+        try:
+            return (await service.embedder.embed([query]))[0]
+        except ModelError as error:
+            reason = type(error).__name__
+    _degrade(service, tiers, ["embedder"], reason)
+    return None
+
+
+def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
+    budget = _budget(service, request)
+    window = sure_window(tiers.turns, budget, count_tokens, head_and_tail)
+    shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
+    found = _choose(tiers.found, set(request.exclude_ids), shown, _top_k(service, request))
+    for memory in found:
+        if memory.kind == "fact" and not memory.shared:
+            service.reads[principal.owner, UUID(memory.id)] += 1
+    assembled = assemble(tiers.digest, found, tiers.turns, budget, count_tokens, head_and_tail)
+    return RecallResponse(
+        window=assembled.window,
+        digest=tiers.digest,
+        gap=find_gap(tiers.digest, assembled.window, tiers.turns),
+        facts=found,
+        block=assembled.block,
+        tokens=assembled.tokens,
+        dropped=assembled.dropped,
+        pending_turns=tiers.pending,
+        degraded=tiers.degraded,
+    )
+
+
+def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
+    """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
+    chosen: list[RecalledMemory] = []
+    said: set[str] = set()
+    for memory in found:
+        words = " ".join(memory.text.casefold().split())
+        if (
+            memory.id in excluded
+            or words in said
+            or (memory.kind == "episode" and not shown.isdisjoint(_places(memory)))
+        ):
+            continue
+        said.add(words)
+        chosen.append(memory)
+    cited = {place for memory in chosen[:limit] if memory.kind == "fact" for place in _places(memory)}
+    fresh = [memory for memory in chosen if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
+    return sorted(fresh[:limit], key=lambda memory: memory.kind != "fact")
+
+
+def _places(memory: RecalledMemory) -> list[Place]:
+    """The turns that a memory is, or rests on."""
+    return [
+        (memory.agent, source.session_id, seq)
+        for source in memory.sources
+        for seq in range(source.from_seq, source.upto_seq + 1)
+    ]
+
+
+def _view(row: object) -> DigestView:
+    return DigestView.model_validate(row, from_attributes=True)
+
+
+def _top_k(service: Service, request: RecallRequest) -> int:
+    return service.settings.top_k if request.top_k is None else request.top_k
+
+
+def _budget(service: Service, request: RecallRequest) -> int:
+    return service.settings.token_budget if request.token_budget is None else request.token_budget

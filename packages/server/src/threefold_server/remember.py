@@ -1,0 +1,179 @@
+"""Explicit memory: facts saved at once, superseded, restored. No model is asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID, uuid4
+
+from threefold_server.storage.database import Connection
+
+from threefold.contract import FactHistory, Memory, SaveFactRequest, UpdateFactRequest
+from threefold.errors import Conflict, NotFound
+from threefold_server.access import (
+    Principal,
+    Reach,
+    ScopeFilter,
+    check_may_share,
+    item_scope,
+    session_scope,
+)
+from threefold_server.indexing import fact_passages
+from threefold_server.service import Service
+from threefold_server.storage import facts, index, sessions, tasks
+from threefold_server.storage.selection import parse_key
+from threefold_server.storage.types import AnyRow, from_micros
+from threefold_server.trust import TRUST
+
+MICROS_PER_DAY = 86_400 * 1_000_000
+
+
+async def save_fact(service: Service, principal: Principal, request: SaveFactRequest) -> Memory:
+    """Remember one statement; found by words as soon as this returns."""
+    if request.shared:
+        check_may_share(principal)
+    now = service.clock()
+    values = _new_fact(service, principal, request, now)
+
+    def save(connection: Connection) -> Memory:
+        sessions.ensure_owner(connection, principal, now)
+        facts.add(connection, values)
+        return _stored(connection, principal, values["fact"], now)
+
+    saved = await service.database.write(principal.owner, save)
+    service.wake()
+    return saved
+
+
+async def get_fact(service: Service, principal: Principal, fact_id: str) -> Memory:
+    """One fact by id, superseded or not."""
+    now = service.clock()
+
+    def read(connection: Connection) -> Memory:
+        row = _find(connection, item_scope(principal), fact_id, now)
+        return facts.to_memories(connection, [row], principal.user)[0]
+
+    return await service.database.read(principal.owner, read)
+
+
+async def update_fact(service: Service, principal: Principal, fact_id: str, request: UpdateFactRequest) -> Memory:
+    """Change a fact. A new text makes a new version with an id of its own; the old one stays as history."""
+    now = service.clock()
+
+    def update(connection: Connection) -> Memory:
+        row = _find(connection, item_scope(principal), fact_id, now)
+        if row.valid_to is not None:
+            raise Conflict(
+                "this version was superseded; change the current one", {"superseded_by": row.superseded_by.hex}
+            )
+        changes = _changes(request, now)
+        if request.text is None or request.text == row.text:
+            facts.change(connection, row.owner, row.fact, **changes)
+            index.remove(connection, row.owner, [row.fact])
+            return _stored(connection, principal, row.fact, now)
+        return _supersede(connection, principal, row, {**changes, "text": request.text}, now)
+
+    updated = await service.database.write(principal.owner, update)
+    service.wake()
+    return updated
+
+
+async def fact_history(service: Service, principal: Principal, fact_id: str) -> FactHistory:
+    """Every version of a fact, oldest first."""
+    now = service.clock()
+
+    def read(connection: Connection) -> FactHistory:
+        row = _find(connection, item_scope(principal), fact_id, now)
+        versions = facts.history(connection, row.owner, row.root)
+        return FactHistory(versions=facts.to_memories(connection, versions, principal.user))
+
+    return await service.database.read(principal.owner, read)
+
+
+async def restore_fact(service: Service, principal: Principal, fact_id: str) -> Memory:
+    """Make a superseded version the current one again; what had replaced it becomes history."""
+    now = service.clock()
+
+    def restore(connection: Connection) -> Memory:
+        row = _find(connection, item_scope(principal), fact_id, now)
+        if row.valid_to is None:
+            return facts.to_memories(connection, [row], principal.user)[0]
+        for version in facts.history(connection, row.owner, row.root):
+            if version.valid_to is None:
+                facts.change(connection, row.owner, version.fact, valid_to=now, superseded_by=row.fact)
+                index.remove(connection, row.owner, [version.fact])
+        facts.change(connection, row.owner, row.fact, valid_to=None, superseded_by=None)
+        return _stored(connection, principal, row.fact, now)
+
+    restored = await service.database.write(principal.owner, restore)
+    service.wake()
+    return restored
+
+
+def _find(connection: Connection, scope: ScopeFilter, fact_id: str, now: int) -> AnyRow:
+    key = parse_key(fact_id)
+    row = None if key is None else facts.find(connection, scope, key, now)
+    if row is None:
+        raise NotFound("no such fact")
+    return row
+
+
+def _new_fact(service: Service, principal: Principal, request: SaveFactRequest, now: int) -> dict[str, Any]:
+    key = uuid4()
+    session = None if request.session_id is None else session_scope(principal, request.session_id).session
+    origin = "assistant" if principal.user is None else "user"
+    days = request.expires_in_days or service.settings.fact_expiry_days
+    return {
+        "owner": principal.owner,
+        "fact": key,
+        "root": key,
+        "agent": principal.agent,
+        "session": session,
+        "session_id": request.session_id,
+        "visibility": int(Reach[request.visibility or "user"]),
+        "shared": request.shared,
+        "writer": principal.user if request.shared else None,
+        "text": request.text,
+        "origin": origin,
+        "trust": TRUST[origin],
+        "metadata": json.dumps(request.metadata),
+        "created_at": now,
+        "event_at": now,
+        "valid_from": now,
+        "expires_at": _expiry(days, now),
+        "pinned": request.pinned,
+    }
+
+
+def _changes(request: UpdateFactRequest, now: int) -> dict[str, Any]:
+    changes: dict[str, Any] = {}
+    if request.pinned is not None:
+        changes["pinned"] = request.pinned
+    if request.expires_in_days is not None:
+        changes |= {"expires_at": _expiry(request.expires_in_days, now), "extended": False}
+    if request.metadata is not None:
+        changes["metadata"] = json.dumps(request.metadata)
+    return changes
+
+
+def _supersede(connection: Connection, principal: Principal, old: AnyRow, changes: dict[str, Any], now: int) -> Memory:
+    new = uuid4()
+    values = {**old._mapping, **changes, "fact": new, "created_at": now, "event_at": now, "valid_from": now}
+    facts.add(connection, {**values, "access_count": 0})
+    facts.copy_sources(connection, old.owner, old.fact, new)
+    facts.change(connection, old.owner, old.fact, valid_to=now, superseded_by=new)
+    index.remove(connection, old.owner, [old.fact])
+    return _stored(connection, principal, new, now)
+
+
+def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) -> Memory:
+    """Index a fact that has just become current, by words at once and by meaning soon, and show it."""
+    row = facts.get(connection, principal.owner, fact)
+    index.add_fact(connection, row, fact_passages(row.text, from_micros(row.event_at)))
+    facts.touch_owner(connection, row.owner)
+    tasks.schedule(connection, row.owner, row.owner, "embed", now)
+    return facts.to_memories(connection, [row], principal.user)[0]
+
+
+def _expiry(days: float | None, now: int) -> int | None:
+    return None if days is None else now + int(days * MICROS_PER_DAY)

@@ -1,0 +1,244 @@
+"""All work that crosses owners, in one place: claims, sweeps, counts, rebuilding.
+
+These functions run under the scope "system", to which row-level security shows everybody's rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    func,
+    literal,
+    or_,
+    select,
+    true,
+    tuple_,
+    update,
+)
+
+from threefold.errors import EmbedderMismatch
+from threefold_server.indexing import fact_passages
+from threefold_server.storage import erase, index
+from threefold_server.storage import facts as fact_store
+from threefold_server.storage.sessions import upsert
+from threefold_server.storage.tables import (
+    digests,
+    erased_turns,
+    facts,
+    owners,
+    passages,
+    sessions,
+    store,
+    tasks,
+    turns,
+)
+from threefold_server.storage.tasks import Claim, TaskKind
+from threefold_server.storage.types import from_micros
+
+READS_THAT_EXTEND = 10
+"""A fact read this often proved useful: it gets its lifetime once more."""
+
+_EMBEDDER = "embedder"
+_REBUILT: tuple[TaskKind, ...] = ("index", "embed", "fold")
+
+
+def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, until: int) -> list[Claim]:
+    """Take the lease of up to so many due tasks of each kind, the longest due first. No two workers get the same."""
+    claims: list[Claim] = []
+    for kind, limit in wanted.items():
+        if limit > 0:
+            claims += _claim(connection, kind, limit, now)
+    if claims:
+        statement = update(tasks).where(
+            *(tasks.c[name] == bindparam(f"key_{name}") for name in ("owner", "subject", "kind"))
+        )
+        connection.execute(
+            statement.values(lease=bindparam("token"), lease_until=until),
+            [
+                {"key_owner": claim.owner, "key_subject": claim.subject, "key_kind": claim.kind, "token": claim.lease}
+                for claim in claims
+            ],
+        )
+    return claims
+
+
+def due_tasks(connection: Connection, kinds: Sequence[TaskKind], now: int) -> int:
+    """How many tasks could be worked on or are being worked on."""
+    statement = select(func.count()).where(tasks.c.kind.in_(kinds), tasks.c.due_at <= now)
+    return int(connection.execute(statement).scalar_one())
+
+
+def task_counts(connection: Connection, now: int) -> Counter[tuple[str, str]]:
+    """Open tasks by kind and state."""
+    state = case(
+        (tasks.c.parked.is_not(None), "parked"),
+        (tasks.c.lease_until > now, "running"),
+        (tasks.c.due_at > now, "waiting"),
+        else_="due",
+    )
+    statement = (
+        select(tasks.c.kind, state, func.count())
+        .where(or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)))
+        .group_by(tasks.c.kind, state)
+    )
+    return Counter({(kind, name): count for kind, name, count in connection.execute(statement)})
+
+
+def requeue_parked(connection: Connection, now: int) -> int:
+    """Make every parked task due again; returns how many there were."""
+    statement = update(tasks).where(tasks.c.parked.is_not(None)).values(parked=None, due_at=now, attempts=0)
+    return connection.execute(statement).rowcount
+
+
+def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
+    """Delete up to `limit` expired facts with their passages; pinned ones stay. Returns how many."""
+    statement = (
+        select(facts.c.owner, facts.c.fact)
+        .where(facts.c.expires_at <= now, facts.c.pinned.is_(False))
+        .order_by(facts.c.expires_at)
+        .limit(limit)
+    )
+    by_owner: dict[UUID, list[UUID]] = {}
+    for owner, fact in connection.execute(statement):
+        by_owner.setdefault(owner, []).append(fact)
+    for owner, expired in by_owner.items():
+        index.remove(connection, owner, expired)
+        connection.execute(delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(expired)))
+    return sum(map(len, by_owner.values()))
+
+
+def sweep_erased_turns(connection: Connection, now: int) -> int:
+    """Drop the marks of erased turns whose time is over: no writer is that late."""
+    return connection.execute(delete(erased_turns).where(erased_turns.c.until <= now)).rowcount
+
+
+def retire_turns(connection: Connection, before: int, now: int, limit: int) -> int:
+    """Erase up to `limit` turns of one owner that are older than a moment, as a forget would; returns how many."""
+    old = and_(turns.c.event_at < before, turns.c.erased.is_(False))
+    chosen = select(owners.c.owner).where(exists().where(turns.c.owner == owners.c.owner, old)).limit(1)
+    owner = connection.execute(chosen).scalar_one_or_none()
+    if owner is None:
+        return 0
+    oldest = select(turns.c.session, turns.c.seq).where(turns.c.owner == owner, old)
+    places = [tuple(row) for row in connection.execute(oldest.order_by(turns.c.event_at).limit(limit))]
+    erase.next_epoch(connection, owner)
+    erase.blank_turns(connection, owner, tuple_(turns.c.session, turns.c.seq).in_(places), now)
+    return len(places)
+
+
+def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:
+    """Add buffered read counts of (owner, fact), and extend once those that were read often enough."""
+    keys = sorted(counts)  # one order for all processes, so that no two wait for each other
+    statement = update(facts).where(facts.c.owner == bindparam("key_owner"), facts.c.fact == bindparam("key_fact"))
+    connection.execute(
+        statement.values(access_count=facts.c.access_count + bindparam("reads")),
+        [{"key_owner": owner, "key_fact": fact, "reads": counts[owner, fact]} for owner, fact in keys],
+    )
+    extended = (
+        update(facts)
+        .where(
+            tuple_(facts.c.owner, facts.c.fact).in_(keys),
+            facts.c.access_count >= READS_THAT_EXTEND,
+            facts.c.expires_at > now,
+            facts.c.pinned.is_(False),
+            facts.c.extended.is_(False),
+        )
+        .values(expires_at=facts.c.expires_at + (facts.c.expires_at - facts.c.created_at), extended=True)
+        .returning(facts.c.owner, facts.c.fact, facts.c.expires_at)
+    )
+    for owner, fact, expires_at in connection.execute(extended).all():
+        connection.execute(
+            update(passages).where(passages.c.owner == owner, passages.c.source == fact).values(expires_at=expires_at)
+        )
+
+
+def claim_embedder(connection: Connection, name: str) -> None:
+    """Note whose vectors this store holds, the first time; refuse another embedder's, which nothing compares with."""
+    connection.execute(upsert(connection, store).values(name=_EMBEDDER, value=name).on_conflict_do_nothing())
+    stamp = connection.execute(select(store.c.value).where(store.c.name == _EMBEDDER)).scalar_one()
+    if stamp != name:
+        raise EmbedderMismatch(
+            f"the vectors of this store were made by {stamp!r}, not by {name!r}; run `threefold reembed`",
+            {"stored": stamp, "configured": name},
+        )
+
+
+def all_owners(connection: Connection) -> list[UUID]:
+    """Everybody who has or had a memory here."""
+    return list(connection.execute(select(owners.c.owner).order_by(owners.c.created_at)).scalars())
+
+
+def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | None) -> None:
+    """Drop all that is derived from an owner's turns and facts, and queue its making; facts keep their words.
+
+    Sessions of more than `trigger` tokens get a digest again; None: none does.
+    """
+    connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update())
+    index.remove(connection, owner, select(passages.c.source).where(passages.c.owner == owner))
+    connection.execute(delete(digests).where(digests.c.owner == owner))
+    connection.execute(update(sessions).where(sessions.c.owner == owner).values(digested_tokens=0, digest_version=0))
+    # With their rows go the leases: what is being worked out from the old state is not stored any more.
+    connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.kind.in_(_REBUILT)))
+    _queue_sessions(connection, "index", sessions.c.owner == owner, now)
+    if trigger is not None:
+        _queue_sessions(connection, "fold", and_(sessions.c.owner == owner, sessions.c.tokens > trigger), now)
+    for row in connection.execute(select(facts).where(facts.c.owner == owner, fact_store.current(now))).all():
+        index.add_fact(connection, row, fact_passages(row.text, from_micros(row.event_at)))
+    _queue_vectors(connection, passages.c.owner == owner, now)
+
+
+def drop_vectors(connection: Connection, owner: UUID | None, embedder: str) -> None:
+    """Drop the vectors of any other embedder, of one owner or of all."""
+    statement = update(passages).where(passages.c.embedder != embedder).values(embedder=None, vector=None)
+    connection.execute(statement if owner is None else statement.where(passages.c.owner == owner))
+
+
+def replace_embedder(connection: Connection, name: str, now: int) -> None:
+    """Give the store to another embedder, whose vectors are due from now on; what the old one is making is void."""
+    drop_vectors(connection, None, name)
+    statement = upsert(connection, store).values(name=_EMBEDDER, value=name)
+    connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": name}))
+    connection.execute(delete(tasks).where(tasks.c.kind == "embed"))
+    _queue_vectors(connection, true(), now)
+
+
+def _claim(connection: Connection, kind: TaskKind, limit: int, now: int) -> list[Claim]:
+    statement = (
+        select(tasks.c.owner, tasks.c.subject, tasks.c.upto, owners.c.erase_epoch)
+        .join_from(tasks, owners, tasks.c.owner == owners.c.owner)
+        .where(tasks.c.kind == kind, tasks.c.due_at <= now, or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now))
+        .order_by(tasks.c.due_at)
+        .limit(limit)
+        .with_for_update(of=tasks, skip_locked=True)
+    )
+    return [
+        Claim(owner, subject, kind, upto, uuid4(), epoch)
+        for owner, subject, upto, epoch in connection.execute(statement)
+    ]
+
+
+def _queue_sessions(connection: Connection, kind: TaskKind, which: ColumnElement[bool], now: int) -> None:
+    chosen = select(sessions.c.owner, sessions.c.session, literal(kind), literal(now)).where(which)
+    _queue(connection, chosen)
+
+
+def _queue_vectors(connection: Connection, which: ColumnElement[bool], now: int) -> None:
+    subject = case((passages.c.seq == 0, passages.c.owner), else_=passages.c.source)
+    chosen = select(passages.c.owner, subject, literal("embed"), literal(now)).distinct()
+    _queue(connection, chosen.where(passages.c.embedder.is_(None), which))
+
+
+def _queue(connection: Connection, chosen: Any) -> None:
+    statement = upsert(connection, tasks).from_select(["owner", "subject", "kind", "due_at"], chosen)
+    connection.execute(statement.on_conflict_do_nothing())

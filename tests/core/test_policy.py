@@ -1,0 +1,200 @@
+"""Breaker, counters and tails; the matrix of outages and refusals."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from threading import Thread
+
+import pytest
+
+from fixtures.fake_service import Clock
+from threefold import CircuitBreaker, Policy, Stats
+from threefold.contract import StorePolicy, Turn
+from threefold.errors import ERRORS, CircuitOpen, ThreefoldError, Unreachable
+from threefold.policy import TAIL_CHARS, Tails, middle_cut
+from threefold.spool import SessionKey
+
+KEY = SessionKey("origin", "ann", "bot", "s")
+REFUSALS = {
+    "invalid_request",
+    "too_large",
+    "unauthenticated",
+    "forbidden",
+    "not_found",
+    "conflict",
+    "revision_conflict",
+}
+
+
+def turn(number: int, content: str = "hello") -> Turn:
+    return Turn(
+        id=str(number),
+        seq=0,
+        role="user",
+        content=content,
+        payload="{}",
+        created_at=datetime(2026, 3, 1, tzinfo=UTC),
+        tokens=1,
+    )
+
+
+def is_open(breaker: CircuitBreaker) -> bool:
+    try:
+        breaker.check()
+    except CircuitOpen:
+        return True
+    return False
+
+
+def test_two_outages_in_a_row_open_the_breaker() -> None:
+    breaker = CircuitBreaker(clock=Clock())
+    breaker.failed()
+    breaker.succeeded()
+    breaker.failed()
+    assert not is_open(breaker)
+    breaker.failed()
+    assert is_open(breaker)
+
+
+def test_after_the_cool_down_one_call_tries() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(threshold=1, cool_down=5, clock=clock)
+    breaker.failed()
+    clock.now += 4.9
+    assert is_open(breaker)
+    clock.now += 0.1
+    assert [is_open(breaker), is_open(breaker)] == [False, True]
+    breaker.failed()
+    clock.now += 4.9
+    assert is_open(breaker)
+    clock.now += 0.1
+    assert not is_open(breaker)
+    breaker.succeeded()
+    assert [is_open(breaker), is_open(breaker)] == [False, False]
+
+
+def test_a_probe_that_was_cancelled_does_not_jam_the_breaker() -> None:
+    clock = Clock()
+    breaker = CircuitBreaker(threshold=1, cool_down=5, clock=clock)
+    breaker.failed()
+    clock.now += 5
+    assert not is_open(breaker)  # and nothing is ever reported
+    clock.now += 5
+    assert not is_open(breaker)
+
+
+@pytest.mark.parametrize("code", ERRORS)
+def test_refusals_are_not_outages(code: str, caplog: pytest.LogCaptureFixture) -> None:
+    policy = Policy(breaker=CircuitBreaker(threshold=1, clock=Clock()))
+    with pytest.raises(ERRORS[code]), policy.call():
+        raise ERRORS[code]("what was wrong")
+    refused = code in REFUSALS
+    assert (policy.stats.refusals, policy.stats.outages) == ((1, 0) if refused else (0, 1))
+    assert is_open(policy.breaker) is not refused
+    assert [record.levelname for record in caplog.records] == ["ERROR" if refused else "WARNING"]
+
+
+def test_a_call_is_not_tried_while_the_breaker_is_open() -> None:
+    policy, tried = Policy(breaker=CircuitBreaker(threshold=1, clock=Clock())), list[str]()
+
+    def call(name: str) -> None:
+        with policy.call():
+            tried.append(name)
+            raise Unreachable("down")
+
+    with pytest.raises(Unreachable):
+        call("first")
+    with pytest.raises(CircuitOpen):
+        call("second")
+    assert (tried, policy.stats.outages) == (["first"], 2)
+
+
+def test_other_errors_pass_uncounted() -> None:
+    policy = Policy()
+    with pytest.raises(KeyError), policy.call():
+        raise KeyError
+    assert policy.stats == Stats()
+
+
+@pytest.mark.parametrize(
+    ("explicit", "store", "mode"),
+    [
+        (None, None, "soft"),
+        (None, "strict", "strict"),
+        ("soft", "strict", "soft"),
+        ("strict", "soft", "strict"),
+        ("strict", None, "strict"),
+    ],
+)
+def test_explicit_beats_the_store_beats_soft(explicit: str | None, store: str | None, mode: str) -> None:
+    policy = Policy(failure_mode="strict" if explicit == "strict" else "soft" if explicit else None)
+    if store:
+        policy.learn("origin", StorePolicy(failure_mode="strict" if store == "strict" else "soft"))
+    assert policy.failure_mode("origin") == mode
+
+
+def test_one_store_does_not_speak_for_another() -> None:
+    policy = Policy()
+    policy.learn("one", StorePolicy(failure_mode="strict"))
+    assert policy.failure_mode("other") == "soft"
+    assert not policy.knows("other")
+
+
+def test_counters_count_in_threads() -> None:
+    stats = Stats()
+    threads = [Thread(target=lambda: [stats.add(outages=1, dropped=2) for _ in range(1000)]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (stats.outages, stats.dropped) == (4000, 8000)
+
+
+def test_a_tail_keeps_the_newest_turns_of_the_newest_sessions() -> None:
+    tails = Tails(turns=3, sessions=2)
+    for session_id in "abc":
+        tails.extend(KEY._replace(session_id=session_id), [turn(number) for number in range(5)])
+    assert tails.read(KEY._replace(session_id="a")) == []
+    assert [each.id for each in tails.read(KEY._replace(session_id="c"))] == ["2", "3", "4"]
+
+
+def test_a_tail_holds_a_turn_once_and_without_its_bulk() -> None:
+    tails = Tails()
+    tails.extend(KEY, [turn(1), turn(2, "x" * 2 * TAIL_CHARS)])
+    tails.extend(KEY, [turn(1)])
+    first, second = tails.read(KEY)
+    assert (first.id, first.payload, first.cut) == ("1", None, False)
+    assert (second.id, second.cut) == ("2", True)
+    assert len(second.content) <= TAIL_CHARS
+
+
+def test_an_erasure_clears_every_tail_of_its_user() -> None:
+    tails = Tails()
+    keys = [KEY, KEY._replace(agent="other"), KEY._replace(session_id="t"), KEY._replace(user="bob")]
+    for key in keys:
+        tails.extend(key, [turn(1)])
+    tails.forget_user(KEY)
+    assert [len(tails.read(key)) for key in keys] == [0, 0, 0, 1]
+
+
+def test_a_seed_does_not_replace_a_tail() -> None:
+    tails = Tails()
+    tails.seed(KEY, [turn(1)])
+    tails.seed(KEY, [turn(2)])
+    assert [each.id for each in tails.read(KEY)] == ["1"]
+
+
+@pytest.mark.parametrize("length", [0, 10, 11, 1000])
+def test_a_long_text_keeps_head_and_tail(length: int) -> None:
+    text = "h" * (length // 2) + "t" * (length - length // 2)
+    cut = middle_cut(text, 10)
+    assert len(cut) <= 10
+    assert (cut == text) is (length <= 10)
+    assert (cut[:1], cut[-1:]) == (text[:1], text[-1:])
+
+
+def test_the_breaker_says_when_it_tries_again() -> None:
+    breaker = CircuitBreaker(threshold=1, cool_down=5, clock=Clock())
+    breaker.failed()
+    with pytest.raises(ThreefoldError, match=r"next try in 5\.0 s"):
+        breaker.check()

@@ -1,0 +1,498 @@
+"""A session in and after an outage: nothing stops, is lost, is there twice, or meets a stranger."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from fixtures.fake_service import URL, Clock, FakeService, Twin, answer, down, refusing
+from threefold import (
+    AsyncMemoryClient,
+    AsyncMemorySession,
+    CircuitBreaker,
+    DirectorySpool,
+    InvalidRequest,
+    MemorySession,
+    MemorySpool,
+    Policy,
+    Stats,
+    TurnIn,
+    Unreachable,
+    calls,
+)
+from threefold.contract import MAX_QUERY_CHARS, MAX_TURNS_PER_WRITE, RecallResponse, StorePolicy
+from threefold.errors import Conflict, Forbidden, ServiceError, Unauthenticated, Unavailable
+from threefold.render import FENCE_OPEN, join_block
+from threefold.session import CATCH_UP, MAX_WRITE_CHARS, chunks
+
+
+def said(*contents: str, **fields: Any) -> list[calls.TurnLike]:
+    return [{"role": "user", "content": content, **fields} for content in contents]
+
+
+def soft(**options: Any) -> Policy:
+    """Soft, with a breaker that always tries."""
+    return Policy(failure_mode="soft", breaker=CircuitBreaker(threshold=1000), **options)
+
+
+def strict(**options: Any) -> Policy:
+    return Policy(failure_mode="strict", breaker=CircuitBreaker(threshold=1000), **options)
+
+
+def window(response: RecallResponse) -> list[str]:
+    return [turn.content for turn in response.window]
+
+
+def test_a_healthy_session(twin: Twin) -> None:
+    session = twin.session(soft())
+    assert session.record(said("one", "two"))
+    response = session.recall("q")
+    assert (window(response), response.block, response.degraded) == (["one", "two"], "the block", [])
+    assert twin.service.paths() == ["/v1/write", "/v1/recall"]
+
+
+def test_an_outage_stops_nothing_and_loses_nothing(twin: Twin) -> None:
+    """Conformance 3: the run completes and says degraded; afterwards every turn is there once."""
+    session = twin.session(policy := soft())
+    session.record(said("before"))
+    twin.service.fault = down
+    assert not session.record(said("one", "two"))
+    response = session.recall("q")
+    assert (window(response), response.degraded) == (["before", "one", "two"], ["service"])
+    assert not session.record(said("three"))
+    twin.service.fault = None
+    assert session.record(said("after"))
+    assert twin.service.contents() == ["before", "one", "two", "three", "after"]
+    assert policy.stats == Stats(outages=3, spooled=3, replayed=3)
+
+
+def test_a_lost_answer_stores_no_turn_twice(twin: Twin) -> None:
+    def lost_after_commit(request: httpx.Request) -> httpx.Response:
+        twin.service.write(request)
+        raise httpx.ReadError("reset", request=request)
+
+    session = twin.session(soft())
+    twin.service.fault = lost_after_commit
+    assert not session.record(said("one"))
+    twin.service.fault = None
+    assert session.record(said("two"))
+    assert twin.service.contents() == ["one", "two"]
+
+
+def test_turns_keep_the_time_they_were_said(twin: Twin) -> None:
+    session, told = twin.session(soft()), datetime(2020, 1, 1, tzinfo=UTC)
+    twin.service.fault = down
+    before = datetime.now(UTC)
+    session.record([*said("one"), TurnIn(role="user", content="two", created_at=told)])
+    after = datetime.now(UTC)
+    twin.service.fault = None
+    session.flush()
+    one, two = (
+        datetime.fromisoformat(turn["created_at"]) for turn in next(iter(twin.service.sessions.values())).values()
+    )
+    assert before <= one <= after
+    assert two == told
+
+
+@pytest.mark.parametrize("policy", [soft(), strict()])
+def test_recall_is_always_soft(twin: Twin, policy: Policy) -> None:
+    twin.service.fault = down
+    response = twin.session(policy).recall("q")
+    assert response == RecallResponse(degraded=["service"], tokens=response.tokens)
+    assert response.tokens.budget == StorePolicy().token_budget
+
+
+def test_a_degraded_recall_has_a_block_of_the_tail(twin: Twin) -> None:
+    session = twin.session(soft())
+    session.record(said("tea, please", name="Ann"))
+    twin.service.fault = down
+    block = session.recall("q").block
+    assert block.startswith(FENCE_OPEN)
+    assert re.search(r"- \[\d{4}-\d\d-\d\d, user Ann\] tea, please", block)
+    assert session.recall("q").block == block
+
+
+def test_a_degraded_recall_asks_for_no_window_where_none_was_wanted(twin: Twin) -> None:
+    session = twin.session(soft())
+    session.record(said("one"))
+    twin.service.fault = down
+    assert session.recall("q", include=["long_term"]).block == ""
+
+
+def test_a_degraded_recall_fits_its_budget_in_whole_groups(twin: Twin) -> None:
+    session = twin.session(soft())
+    session.record(said("old " * 100))
+    session.record(said("call", "result", group="g"))
+    session.record(said("new"))
+    twin.service.fault = down
+    sizes = {budget: window(session.recall("q", token_budget=budget)) for budget in range(0, 400, 5)}
+    assert {tuple(each) for each in sizes.values()} == {
+        (),
+        ("new",),
+        ("call", "result", "new"),
+        ("old " * 100, "call", "result", "new"),
+    }
+    assert all(session.recall("q", token_budget=budget).tokens.used <= budget for budget in sizes)
+
+
+def test_a_recall_before_the_outage_fills_the_tail(twin: Twin) -> None:
+    twin.session(soft()).record(said("from another process"))
+    session = twin.session(soft())
+    session.recall("q")
+    twin.service.fault = down
+    assert window(session.recall("q")) == ["from another process"]
+
+
+@pytest.mark.parametrize("error", [Forbidden("no"), Unauthenticated("no")])
+def test_a_refused_recall_serves_nothing(twin: Twin, error: ServiceError) -> None:
+    session = twin.session(policy := soft())
+    session.record(said("one"))
+    twin.service.fault = refusing(error)
+    assert session.recall("q") == RecallResponse(degraded=["refused"])
+    assert policy.stats == Stats(refusals=1)
+
+
+def test_a_long_or_dirty_prompt_is_still_a_query(twin: Twin) -> None:
+    session = twin.session(soft())
+    assert session.recall("start " + "x\x00\ud800" * MAX_QUERY_CHARS + " end?").degraded == []
+    assert b'"query":"start' in twin.service.requests[0].content
+    assert b' end?"' in twin.service.requests[0].content
+
+
+@pytest.mark.parametrize("fault", [down, refusing(Unavailable("busy")), answer(502, "<html>")])
+def test_strict_raises_and_takes_back_what_it_could_not_send(twin: Twin, fault: Any) -> None:
+    session = twin.session(policy := strict())
+    twin.service.fault = fault
+    with pytest.raises((Unreachable, Unavailable)):
+        session.record(said("one"))
+    twin.service.fault = None
+    assert session.record(said("two"))
+    assert twin.service.contents() == ["two"]
+    assert policy.stats == Stats(outages=1)
+
+
+@pytest.mark.parametrize("error", [Forbidden("no"), Conflict("other content"), InvalidRequest("no")])
+def test_a_refused_write(twin: Twin, error: ServiceError, caplog: pytest.LogCaptureFixture) -> None:
+    policies = soft(), strict()
+    twin.service.fault = refusing(error)
+    assert not twin.session(policies[0]).record(said("SECRET"))
+    with pytest.raises(type(error)):
+        twin.session(policies[1]).record(said("SECRET"))
+    for policy in policies:
+        assert policy.stats == Stats(refusals=1, dropped=1)
+    assert {record.levelno for record in caplog.records if record.name == "threefold"} == {logging.ERROR}
+    assert "SECRET" not in caplog.text
+
+
+def test_a_refused_older_write_does_not_hold_up_the_next(twin: Twin) -> None:
+    session = twin.session(policy := soft())
+    twin.service.fault = down
+    session.record(said("refused later"))
+    twin.service.fault, twin.service.faults = None, [refusing(Conflict("other content"))]
+    assert session.record(said("two"))
+    assert twin.service.contents() == ["two"]
+    assert (policy.stats.dropped, policy.stats.replayed) == (1, 0)
+
+
+def test_the_breaker_makes_an_outage_cheap(twin: Twin) -> None:
+    clock = Clock()
+    policy = Policy(failure_mode="soft", breaker=CircuitBreaker(cool_down=5, clock=clock))
+    session = twin.session(policy)
+    twin.service.fault = down
+    for number in range(5):
+        session.record(said(str(number)))
+    tried = len(twin.service.requests)
+    assert tried == 2 * 3  # two calls of three attempts
+    clock.now += 5
+    twin.service.fault = None
+    assert session.record(said("5"))
+    assert twin.service.contents() == list("012345")
+
+
+def test_the_mode_is_the_store_s_where_none_is_given(twin: Twin) -> None:
+    twin.service.store = StorePolicy(failure_mode="strict", token_budget=77)
+    session = twin.session(policy := Policy())
+    session.record(said("one"))
+    session.record(said("two"))
+    assert twin.service.paths() == ["/v1/write", "/v1/whoami", "/v1/write"]
+    twin.service.fault = down
+    assert session.recall("q").tokens.budget == 77
+    with pytest.raises(Unreachable):
+        session.record(said("three"))
+    assert policy.failure_mode("unknown") == "soft"
+
+
+def test_an_unknown_store_is_taken_as_soft_and_asked_again_later(twin: Twin) -> None:
+    session = twin.session(Policy())
+    twin.service.fault = down
+    assert not session.record(said("one"))
+    twin.service.fault, twin.service.faults = None, [lambda r: httpx.Response(200, json=write_reply), down, down, down]
+    assert session.record([])
+    assert session.record(said("two"))
+    assert twin.service.paths()[-1] == "/v1/whoami"
+
+
+write_reply = {"appended": 1, "duplicates": 0, "erased": 0, "last_seq": 1, "revision": 1, "scheduled": False}
+
+
+def test_a_store_that_refuses_the_question_is_not_asked_again(twin: Twin) -> None:
+    session = twin.session(Policy())
+    twin.service.faults = [lambda r: httpx.Response(200, json=write_reply), refusing(Forbidden("no"))]
+    for text in ("one", "two"):
+        session.record(said(text))
+    assert twin.service.paths() == ["/v1/write", "/v1/whoami", "/v1/write"]
+
+
+def test_nobody_s_turns_go_out_under_another_name(twin: Twin) -> None:
+    policy = soft()
+    names = [("ann", "bot", "s"), ("bob", "bot", "s"), ("ann", "other", "s"), ("ann", "bot", "t"), (None, None, "s")]
+    twin.service.fault = down
+    for user, agent, session_id in names:
+        twin.session(policy, session_id, user=user, agent=agent).record(said(f"{user} {agent} {session_id}"))
+    twin.service.fault = None
+    assert twin.session(policy, user="eve").flush()
+    for user, agent, session_id in names:
+        assert twin.service.contents(session_id, user, agent) == [f"{user} {agent} {session_id}"]
+
+
+def test_another_key_sends_nothing_of_mine(twin: Twin, tmp_path: Path) -> None:
+    """Without a user named, the key is the identity."""
+    twin.service.fault = down
+    twin.session(soft(spool=DirectorySpool(tmp_path)), api_key="mine").record(said("mine"))
+    twin.service.fault = None
+    twin.session(soft(spool=DirectorySpool(tmp_path)), api_key="other").record(said("other"))
+    assert twin.service.contents() == ["other"]
+    twin.session(soft(spool=DirectorySpool(tmp_path)), api_key="mine").flush()
+    assert twin.service.contents() == ["other", "mine"]
+
+
+def test_a_tail_is_its_session_s_only(twin: Twin) -> None:
+    policy = soft()
+    twin.session(policy, user="ann").record(said("ann's"))
+    twin.service.fault = down
+    assert window(twin.session(policy, user="bob").recall("q")) == []
+    assert window(twin.session(policy, user="ann", session_id="t").recall("q")) == []
+    assert window(twin.session(policy, user="ann").recall("q")) == ["ann's"]
+
+
+def test_a_write_sends_a_share_of_what_others_left(twin: Twin) -> None:
+    policy = soft()
+    twin.service.fault = down
+    for number in range(CATCH_UP + 5):
+        twin.session(policy, f"left {number}").record(said("x"))
+    twin.service.fault = None
+    twin.session(policy, "mine").record(said("x"))
+    assert len(twin.service.sessions) == 1 + CATCH_UP
+    assert twin.session(policy, "mine").flush()
+    assert len(twin.service.sessions) == 1 + CATCH_UP + 5
+
+
+def test_flush_in_an_outage(twin: Twin) -> None:
+    policies = soft(), strict()
+    twin.service.fault = down
+    for policy in policies:
+        assert policy.spool.put(entry_of(twin, policy))
+    assert not twin.session(policies[0]).flush()
+    with pytest.raises(Unreachable):
+        twin.session(policies[1]).flush()
+
+
+def entry_of(twin: Twin, policy: Policy) -> Any:
+    """A write that an earlier, soft run left."""
+    spool = MemorySpool()
+    twin.session(soft(spool=spool)).record(said("left"))
+    (entry,) = spool.pending(twin.service.client().origin)
+    return entry
+
+
+def test_a_full_spool_drops_and_counts_but_a_healthy_service_needs_none(twin: Twin) -> None:
+    session = twin.session(policy := soft(spool=MemorySpool(max_bytes=1)))
+    twin.service.fault = down
+    session.record(said("waits"))
+    assert not session.record(said("has no room"))
+    assert policy.stats == Stats(outages=2, spooled=1, dropped=1)
+    twin.service.fault = None
+    assert session.record(said("goes through", "at once"))
+    assert twin.service.contents() == ["waits", "goes through", "at once"]
+
+
+def test_a_broken_spool_does_not_stop_a_healthy_service(twin: Twin, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    session = twin.session(soft(spool=DirectorySpool(tmp_path / "file")))
+    assert session.record(said("one"))
+    assert twin.service.contents() == ["one"]
+
+
+def test_the_next_process_sends_what_the_last_one_left(twin: Twin, tmp_path: Path) -> None:
+    """Field case 1107."""
+    twin.service.fault = down
+    twin.session(soft(spool=DirectorySpool(tmp_path))).record(said("one"))
+    twin.service.fault = None
+    policy = soft(spool=DirectorySpool(tmp_path))
+    twin.session(policy).record(said("two"))
+    assert twin.service.contents() == ["one", "two"]
+    assert policy.stats == Stats(replayed=1)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_recalled_text_is_not_recorded(twin: Twin) -> None:
+    """Field cases 402 and 601."""
+    block = join_block([], ["- [2026-03-01, user] Ann likes tea"], [])
+    session = twin.session(soft())
+    session.record(said(f"{block}\nReal words", block, "", block[:-5]))
+    assert twin.service.contents() == ["Real words", ""]
+
+
+def test_nothing_to_record_is_nothing_sent(twin: Twin) -> None:
+    session = twin.session(soft())
+    assert session.record(said(join_block([], ["- x"], [])))
+    assert session.record([])
+    assert twin.service.requests == []
+
+
+def test_the_end_of_a_run_is_told_even_without_turns(twin: Twin) -> None:
+    twin.session(soft()).record([], run_end=True)
+    assert b'"run_end":true' in twin.service.requests[0].content
+
+
+def test_one_bad_turn_does_not_cost_the_others(twin: Twin, caplog: pytest.LogCaptureFixture) -> None:
+    bad = {"role": "user", "content": "SECRET", "payload": "SECRET\x00"}
+    session = twin.session(policy := soft())
+    assert not session.record([*said("one"), bad, *said("two")])
+    assert twin.service.contents() == ["one", "two"]
+    assert policy.stats == Stats(refusals=1, dropped=1)
+    assert "SECRET" not in caplog.text
+    with pytest.raises(InvalidRequest):
+        twin.session(strict()).record([*said("three"), bad])
+    assert twin.service.contents() == ["one", "two"]
+
+
+def test_a_large_record_is_sent_in_parts(twin: Twin) -> None:
+    texts = [str(number) for number in range(MAX_TURNS_PER_WRITE + 1)]
+    assert twin.session(soft()).record(said(*texts), run_end=True)
+    assert twin.service.contents() == texts
+    assert [b'"run_end":true' in request.content for request in twin.service.requests] == [False, True]
+
+
+@pytest.mark.parametrize("sizes", [[], [1], [MAX_WRITE_CHARS], [MAX_WRITE_CHARS // 2 + 1] * 3, [1, MAX_WRITE_CHARS, 1]])
+def test_parts_hold_every_turn_within_the_limit(sizes: list[int]) -> None:
+    turns = [TurnIn.model_construct(role="user", content="x" * size, payload=None) for size in sizes]
+    parts = chunks(turns)
+    assert [turn for part in parts for turn in part] == turns
+    assert all(sum(len(turn.content) for turn in part) <= MAX_WRITE_CHARS for part in parts)
+    assert len(parts) == 1 or all(parts)
+
+
+def test_forget_sends_what_waits_and_then_erases_it(twin: Twin) -> None:
+    session = twin.session(soft())
+    twin.service.fault = down
+    session.record(said("one"))
+    twin.service.fault = None
+    assert session.forget(session_id="s").counts == {"turns": 1}
+    assert session.flush()
+    assert twin.service.contents() == []
+    twin.service.fault = down
+    assert window(session.recall("q")) == []
+
+
+def test_a_dry_run_keeps_the_tail(twin: Twin) -> None:
+    session = twin.session(soft())
+    session.record(said("one"))
+    session.forget(session_id="s", dry_run=True)
+    twin.service.fault = down
+    assert window(session.recall("q")) == ["one"]
+
+
+@pytest.mark.parametrize("policy", [soft(), strict()])
+def test_forget_is_never_soft(twin: Twin, policy: Policy) -> None:
+    twin.service.fault = down
+    with pytest.raises(Unreachable):
+        twin.session(policy).forget(session_id="s")
+
+
+def test_save_raises(fake: FakeService) -> None:
+    fake.fault = down
+    with pytest.raises(Unreachable):
+        MemorySession(fake.client(), "s", policy=soft()).save("fact")
+    with pytest.raises(Unreachable):
+        asyncio.run(AsyncMemorySession(fake.async_client(), "s", policy=soft()).save("fact"))
+
+
+def test_a_session_takes_names_exactly(fake: FakeService) -> None:
+    client = fake.client()
+    assert MemorySession(client, "s").key[1:] == ("ann", "bot", "s")
+    assert MemorySession(client, " s ", user="bob", agent="b").key[1:] == ("bob", "b", " s ")
+    for session_id, user, agent in (("", "ann", "bot"), ("s", "", "bot"), ("s", "ann", "*")):
+        with pytest.raises(InvalidRequest):
+            MemorySession(client, session_id, user=user, agent=agent)
+
+
+def test_a_cancelled_record_loses_nothing(fake: FakeService) -> None:
+    policy = soft()
+
+    async def cancelled() -> None:
+        arrived = asyncio.Event()
+
+        async def hang(_: httpx.Request) -> httpx.Response:
+            arrived.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        session = AsyncMemorySession(fake.async_client(), "s", policy=policy)
+        silent = AsyncMemoryClient(URL, user="ann", agent="bot", transport=httpx.MockTransport(hang))
+        hung = AsyncMemorySession(silent, "s", policy=policy)
+        assert hung.key == session.key
+        task = asyncio.create_task(hung.record(said("one")))
+        await arrived.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert policy.stats == Stats(spooled=1)
+        assert await session.record(said("two"))
+
+    asyncio.run(cancelled())
+    assert fake.contents() == ["one", "two"]
+
+
+def test_concurrent_records_of_one_session_store_every_turn_once(fake: FakeService) -> None:
+    policy, client = soft(), fake.client()
+
+    def record(number: int) -> bool:
+        return MemorySession(client, "s", policy=policy).record(said(f"{number}a", f"{number}b"))
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(record, range(50)))
+    found = fake.contents()
+    assert sorted(found) == sorted(f"{number}{part}" for number in range(50) for part in "ab")
+    assert all(found.index(f"{number}a") < found.index(f"{number}b") for number in range(50))
+
+
+def test_concurrent_tasks_of_one_session_store_every_turn_once(fake: FakeService) -> None:
+    session = AsyncMemorySession(fake.async_client(), "s", policy=soft())
+
+    async def record_all() -> Sequence[bool]:
+        return await asyncio.gather(*(session.record(said(str(number))) for number in range(50)))
+
+    assert all(asyncio.run(record_all()))
+    assert sorted(fake.contents()) == sorted(map(str, range(50)))
+
+
+def test_whoami_goes_through_the_guard(fake: FakeService) -> None:
+    policy = soft()
+    session = MemorySession(fake.client(), "s", user="bob", policy=policy)
+    assert session.whoami().user == "bob"
+    fake.fault = down
+    with pytest.raises(Unreachable):
+        session.whoami()
+    assert session.stats.outages == 1
+    fake.fault = None
+    assert asyncio.run(AsyncMemorySession(fake.async_client(), "s").whoami()).user == "ann"

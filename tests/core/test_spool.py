@@ -1,0 +1,187 @@
+"""Unsent writes wait in order, within bounds, and survive what happens to their process."""
+
+from __future__ import annotations
+
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from threefold.contract import TurnIn, WriteRequest
+from threefold.spool import ENTRY_OVERHEAD, DirectorySpool, Entry, MemorySpool, SessionKey, Spool, Stamps
+
+KEY = SessionKey("origin", "ann", "bot", "s")
+STAMPS = Stamps()
+
+MakeSpool = Callable[[int], Spool]
+
+
+def entry(content: str = "hello", key: SessionKey = KEY) -> Entry:
+    turn = TurnIn(role="user", content=content, id=content[:100], payload='{"x": "\\u00e9 é"}')
+    return Entry(STAMPS.next(), key, WriteRequest(session_id=key.session_id, turns=[turn], run_end=True))
+
+
+def contents(spool: Spool, origin: str = KEY.origin, key: SessionKey | None = None) -> list[str]:
+    return [each.request.turns[0].content for each in spool.pending(origin, key)]
+
+
+@pytest.fixture(params=["memory", "directory"])
+def make_spool(request: pytest.FixtureRequest, tmp_path: Path) -> MakeSpool:
+    if request.param == "memory":
+        return MemorySpool
+    return lambda max_bytes: DirectorySpool(tmp_path / "spool", max_bytes)
+
+
+@pytest.fixture
+def spool(make_spool: MakeSpool) -> Spool:
+    return make_spool(10_000)
+
+
+def test_an_entry_comes_back_as_it_went(spool: Spool) -> None:
+    kept = entry("zoë\n日本")
+    assert spool.put(kept)
+    assert list(spool.pending(KEY.origin, KEY)) == [kept]
+
+
+def test_entries_keep_their_order_within_each_session(spool: Spool) -> None:
+    other = KEY._replace(session_id="t")
+    for number in range(6):
+        assert spool.put(entry(str(number), other if number % 2 else KEY))
+    assert contents(spool, key=KEY) == ["0", "2", "4"]
+    assert contents(spool, key=other) == ["1", "3", "5"]
+    assert sorted(contents(spool)) == list("012345")
+
+
+@pytest.mark.parametrize("field", SessionKey._fields)
+def test_nobody_sees_what_another_left(spool: Spool, field: str) -> None:
+    """Field case 107: user, agent, session and credential all count."""
+    assert spool.put(entry())
+    stranger = KEY._replace(**{field: "other"})
+    assert contents(spool, stranger.origin, stranger) == []
+
+
+def test_ids_are_not_joined_into_one_another(spool: Spool) -> None:
+    one, two = KEY._replace(user="a", agent="b/c"), KEY._replace(user="a/b", agent="c")
+    assert spool.put(entry("one", one))
+    assert spool.put(entry("two", two))
+    assert contents(spool, key=one) == ["one"]
+    assert contents(spool, key=two) == ["two"]
+
+
+def test_self_is_no_user(spool: Spool) -> None:
+    assert spool.put(entry("self", KEY._replace(user=None)))
+    assert contents(spool, key=KEY._replace(user="None")) == []
+    assert [each.key.user for each in spool.pending(KEY.origin)] == [None]
+
+
+def test_an_entry_is_removed_once(spool: Spool) -> None:
+    kept = entry()
+    assert spool.put(kept)
+    assert spool.holds(kept)
+    assert [spool.remove(kept), spool.remove(kept)] == [True, False]
+    assert not spool.holds(kept)
+    assert contents(spool) == []
+
+
+def test_what_is_removed_meanwhile_is_not_seen(spool: Spool) -> None:
+    first, second = entry("1"), entry("2")
+    assert spool.put(first)
+    assert spool.put(second)
+    waiting = spool.pending(KEY.origin, KEY)
+    assert next(waiting) == first
+    spool.remove(second)
+    assert list(waiting) == []
+
+
+def test_the_bound_holds_and_is_logged(make_spool: MakeSpool, caplog: pytest.LogCaptureFixture) -> None:
+    spool = make_spool(2 * ENTRY_OVERHEAD)
+    first, second = entry("x" * 600), entry("SECRET" * 100)
+    assert spool.put(first)
+    assert not spool.put(second)
+    assert "spool is full" in caplog.text
+    assert "SECRET" not in caplog.text
+    spool.remove(first)
+    assert spool.put(second)
+
+
+def test_one_entry_always_fits(make_spool: MakeSpool) -> None:
+    assert make_spool(1).put(entry("x" * 1000))
+
+
+def test_names_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([100, 50, 50, 200])
+    monkeypatch.setattr("threefold.spool.time.time_ns", lambda: next(times))
+    stamps = Stamps()
+    names = [stamps.next() for _ in range(4)]
+    assert names == sorted(names)
+
+
+def test_a_directory_outlives_its_process(tmp_path: Path) -> None:
+    kept = entry()
+    assert DirectorySpool(tmp_path).put(kept)
+    assert list(DirectorySpool(tmp_path).pending(KEY.origin)) == [kept]
+
+
+def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:
+    spool = DirectorySpool(tmp_path / "spool")
+    assert contents(spool) == []
+    assert not (tmp_path / "spool").exists()
+
+
+def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
+    assert DirectorySpool(tmp_path / "spool").put(entry())
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "spool").rglob("*")}
+    assert modes == {0o700, 0o600}
+    assert stat.S_IMODE((tmp_path / "spool").stat().st_mode) == 0o700
+
+
+def test_a_write_that_was_cut_off_is_not_an_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool, kept = DirectorySpool(tmp_path), entry("whole")
+    assert spool.put(kept)
+    (whole,) = tmp_path.rglob("*.json")
+    draft = whole.with_name("0-draft.tmp")
+    torn = whole.with_name(f"0-torn-{whole.stem.rpartition('-')[2]}.json")
+    for path in (draft, torn):
+        path.write_bytes(whole.read_bytes()[:40])
+    assert [contents(spool, key=KEY), contents(spool, key=KEY)] == [["whole"], ["whole"]]
+    assert caplog.text.count("not a write") == 1
+    assert torn.with_suffix(".bad").exists()
+
+
+def test_a_directory_that_cannot_be_used_is_no_exception(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "spool").write_text("a file, not a directory")
+    assert not DirectorySpool(tmp_path / "spool").put(entry())
+    assert "cannot be written" in caplog.text
+
+
+def test_room_that_another_process_made_is_found(tmp_path: Path) -> None:
+    one, other, first = DirectorySpool(tmp_path, 1200), DirectorySpool(tmp_path, 1200), entry("x" * 1000)
+    assert one.put(first)
+    assert other.remove(first)
+    assert one.put(entry("y" * 1000))
+
+
+WRITER = """
+import os, signal, sys
+from threefold.contract import WriteRequest
+from threefold.spool import DirectorySpool, Entry, SessionKey, Stamps
+path, name = sys.argv[1:]
+spool, stamps = DirectorySpool(path), Stamps()
+for number in range(20):
+    turn = {"role": "user", "content": f"{name}{number}"}
+    request = WriteRequest.model_validate({"session_id": "s", "turns": [turn]})
+    assert spool.put(Entry(stamps.next(), SessionKey("origin", "ann", "bot", "s"), request))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_two_processes_share_a_directory_and_may_be_killed(tmp_path: Path) -> None:
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name]) for name in "ab"]
+    assert [writer.wait() for writer in writers] == [-signal.SIGKILL] * 2
+    found = contents(DirectorySpool(tmp_path), key=KEY)
+    for name in "ab":
+        assert [text for text in found if text.startswith(name)] == [f"{name}{number}" for number in range(20)]

@@ -1,0 +1,12 @@
+"""Each test gets a database of its own, migrated, on both engines."""
+
+from __future__ import annotations
+
+from threefold_server.storage.database import Database
+from threefold_server.storage.migrate import check_current
+
+
+def test_database_url_is_migrated(database_url: str) -> None:
+    database = Database(database_url)
+    database.read_sync("system", check_current)
+    database.close()

@@ -1,0 +1,278 @@
+"""Digests: the oldest turns are folded down to the target, whole groups at a time, and nothing stale is ever stored."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import anyio.from_thread
+import pytest
+from sqlalchemy import Connection
+
+from fixtures.consolidation import World
+from threefold.contract import Turn, TurnIn
+from threefold.render import join_block
+from threefold_server.browse import list_digests
+from threefold_server.consolidation import fold
+from threefold_server.consolidation.fold import digest_turns, fold_session, oldest_groups, portions
+from threefold_server.models.ports import DigestTurn, ModelError
+from threefold_server.models.tokens import count_tokens
+from threefold_server.storage import digests as digest_store
+from threefold_server.storage import folding
+from threefold_server.storage.tables import digests, sessions, turns
+from threefold_server.storage.tasks import LeaseLost
+from threefold_server.storage.types import from_micros
+
+pytestmark = pytest.mark.anyio
+
+
+def said(number: int) -> str:
+    """A turn of some ten tokens that tells which it is."""
+    return f"Remark {number} about the harbour and its walls."
+
+
+def turn(seq: int, tokens: int, **fields: Any) -> Turn:
+    content: dict[str, Any] = {"id": str(seq), "role": "user", "content": "", "created_at": from_micros(0), **fields}
+    return Turn(seq=seq, tokens=tokens, **content)
+
+
+def undigested(world: World) -> int:
+    [row] = world.rows(sessions)
+    return row.tokens - row.digested_tokens
+
+
+@pytest.mark.parametrize(
+    ("tokens", "target", "folded"),
+    [
+        pytest.param([10, 10, 10, 10], 20, [1, 2], id="down to the target"),
+        pytest.param([10, 10, 10, 10], 25, [1, 2], id="below it where groups do not fit exactly"),
+        pytest.param([10, 10], 20, [], id="nothing at the target"),
+        pytest.param([10, 90], 20, [1], id="the newest stays though larger than the target"),
+        pytest.param([90], 20, [], id="the only one stays"),
+        pytest.param([], 20, [], id="no turns"),
+        pytest.param([fold.CALL_TOKENS, 10, 10, 10], 20, [1], id="one version takes about one call"),
+    ],
+)
+def test_the_oldest_turns_are_chosen(tokens: list[int], target: int, folded: list[int]) -> None:
+    outline = [turn(seq, count) for seq, count in enumerate(tokens, 1)]
+    assert [chosen.seq for chosen in oldest_groups(outline, sum(tokens), target)] == folded
+
+
+def test_a_tool_call_stays_with_its_results() -> None:
+    outline = [
+        turn(1, 10),
+        turn(2, 10, kind="tool_call", role="assistant"),
+        turn(3, 10, kind="tool_result", role="tool"),
+        turn(4, 10),
+    ]
+    assert [chosen.seq for chosen in oldest_groups(outline, 40, 25)] == [1, 2, 3]
+
+
+def test_calls_are_bounded_and_lose_nothing() -> None:
+    long = " ".join(f"word{number}" for number in range(20_000))
+    read = list(digest_turns([turn(1, 9, content="before"), turn(2, 9, content=long), turn(3, 9, content="after")]))
+    calls = list(portions(read))
+    assert len(calls) > 2
+    assert all(sum(count_tokens(piece.text) for piece in call) <= fold.CALL_TOKENS for call in calls)
+    assert "".join(piece.text for call in calls for piece in call) == f"before{long}after"
+    assert [piece.seq for call in calls for piece in call] == [1, *[2] * (len(read) - 2), 3]
+
+
+def test_a_summarizer_reads_only_what_was_said() -> None:
+    block = join_block([], ["- recalled"], [])
+    picture = "data:image/png;base64," + "iVBO" * 100
+    read = digest_turns(
+        [
+            turn(1, 9, content="Be brief.", role="system"),
+            turn(2, 9, content=f"{block}\nLook at this: {picture}", name="Ana"),
+            turn(3, 9, content="42", role="tool", name="calculator", kind="tool_result"),
+            turn(4, 9, content=picture),
+        ]
+    )
+    assert list(read) == [DigestTurn(2, "Ana", "user", "Look at this:"), DigestTurn(3, "calculator", "tool", "42")]
+
+
+async def test_nothing_is_folded_before_the_trigger(world: World) -> None:
+    await world.write("s1", said(1), said(2))
+    await world.settle()
+    assert world.rows(digests) == []
+    assert (await world.status("s1")).digested_upto == 0
+
+
+async def test_past_the_trigger_the_target_is_left(world: World) -> None:
+    await world.write("s1", *map(said, range(1, 13)))
+    await world.settle()
+    [digest] = world.rows(digests)
+    assert undigested(world) <= world.service.settings.target
+    assert undigested(world) == sum(row.tokens for row in world.rows(turns) if row.seq > digest.upto_seq)
+    assert (digest.version, digest.from_seq, digest.parent, digest.model) == (1, 1, None, "fake-digest")
+    assert digest.text == "\n".join(f"[{seq}] {said(seq)}" for seq in range(1, digest.upto_seq + 1))
+    assert digest.tokens == count_tokens(digest.text)
+    status = await world.status("s1")
+    assert (status.digested_upto, status.state) == (digest.upto_seq, "idle")
+
+
+async def test_versions_form_a_chain_and_old_ones_stay(world: World) -> None:
+    """Field case 403: each version names its parent and its turns; the older ones are unchanged."""
+    seen: list[Any] = []
+    for start in (1, 13, 25):
+        await world.write("s1", *map(said, range(start, start + 12)))
+        await world.settle()
+        assert [tuple(row) for row in world.rows(digests)[: len(seen)]] == seen
+        seen = [tuple(row) for row in world.rows(digests)]
+    versions = (await list_digests(world.service, world.caller, "s1")).digests
+    assert [(digest.version, digest.parent, digest.from_seq) for digest in versions] == [
+        (3, 2, 1),
+        (2, 1, 1),
+        (1, None, 1),
+    ]
+    assert versions[0].upto_seq > versions[1].upto_seq > versions[2].upto_seq
+    covered = [row.tokens for row in world.rows(turns) if row.seq <= versions[0].upto_seq]
+    assert world.rows(digests)[-1].covered_tokens == sum(covered)
+
+
+async def test_groups_are_not_split(world: World) -> None:
+    call = TurnIn(role="assistant", kind="tool_call", group="g", content=said(1))
+    results = [TurnIn(role="tool", kind="tool_result", group="g", content=said(seq)) for seq in range(2, 11)]
+    await world.write("s1", said(0), call, *results, said(8), said(9))
+    await world.settle()
+    assert world.rows(digests)[-1].upto_seq == 11
+
+
+async def test_the_newest_group_stays_however_large_and_the_work_ends(world: World) -> None:
+    await world.write("s1", said(1), " ".join(map(said, range(40))))
+    await world.settle()
+    assert world.rows(digests)[-1].upto_seq == 1
+    assert undigested(world) > world.service.settings.trigger
+    assert (await world.status("s1")).state == "idle"
+
+
+async def test_a_huge_turn_is_folded_in_pieces(world: World) -> None:
+    huge = " ".join(map(said, range(3_000)))
+    await world.write("s1", huge, said(1), said(2))
+    await world.settle()
+    assert world.rows(digests)[-1].upto_seq == 1
+    assert len(world.summarizer.calls) > 2
+    assert all(sum(count_tokens(piece.text) for piece in call) <= fold.CALL_TOKENS for call in world.summarizer.calls)
+
+
+async def test_a_long_backlog_takes_several_versions(world: World) -> None:
+    await world.write("s1", *map(said, range(1_000)))
+    await world.settle()
+    assert len(world.rows(digests)) > 1
+    assert undigested(world) <= world.service.settings.target
+
+
+async def test_nothing_is_stored_once_the_lease_is_lost_in_the_middle(world: World) -> None:
+    await world.write("s1", *map(said, range(12)))
+    stale = world.claim("fold")
+
+    async def lose_lease() -> None:
+        world.clock.advance(61)
+        world.claim("fold")
+
+    world.summarizer.before = lose_lease
+    with pytest.raises(LeaseLost):
+        await fold_session(world.service, stale)
+    assert world.rows(digests) == []
+
+
+async def test_nothing_forgotten_is_stored(world: World) -> None:
+    """Field case 405: a fold that began before a forget ends after it."""
+    await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *map(said, range(12)))
+
+    async def forget_meanwhile() -> None:
+        if len(world.summarizer.calls) == 1:
+            await world.forget(fact_ids=["t1"])
+
+    world.summarizer.before = forget_meanwhile
+    await world.settle()
+    assert "4711" in world.summarizer.calls[0][0].text
+    [digest] = world.rows(digests)
+    assert "4711" not in digest.text
+    assert said(0) in digest.text
+
+
+async def test_a_fact_saved_in_the_middle_is_there_after_it(world: World) -> None:
+    """Field case 405: the other half."""
+
+    async def save_meanwhile() -> None:
+        await world.save("The boat is blue.")
+
+    world.summarizer.before = save_meanwhile
+    await world.write("s1", *map(said, range(12)))
+    await world.settle()
+    assert len(world.rows(digests)) == 1
+    assert world.found_by_word("boat") == [0]
+
+
+async def test_a_digest_that_moved_on_is_not_overwritten(world: World) -> None:
+    await world.write("s1", *map(said, range(12)))
+    claim = world.claim("fold")
+    other = {"version": 1, "text": "theirs", "from_seq": 1, "upto_seq": 3, "covered_tokens": 1, "model": "m"}
+
+    async def fold_meanwhile() -> None:
+        values = {**other, "tokens": 1, "created_at": world.clock.now}
+        world.write_sync(lambda c: digest_store.add(c, claim.owner, claim.subject, values))
+
+    world.summarizer.before = fold_meanwhile
+    with pytest.raises(LeaseLost):
+        await fold_session(world.service, claim)
+    assert [row.text for row in world.rows(digests)] == ["theirs"]
+
+
+async def test_turns_that_come_in_the_middle_are_folded_too_when_they_pass_the_trigger(world: World) -> None:
+    async def write_meanwhile() -> None:
+        if len(world.summarizer.calls) == 1:
+            await world.write("s1", *map(said, range(12, 24)))
+
+    world.summarizer.before = write_meanwhile
+    await world.write("s1", *map(said, range(12)))
+    await fold_session(world.service, world.claim("fold"))
+    assert undigested(world) <= world.service.settings.target
+    assert world.task("s1", "fold").due_at is None
+
+
+async def test_turns_that_come_after_the_last_look_make_it_due_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.write("s1", *map(said, range(12)))
+    look = folding.backlog
+
+    def write_after_the_last_look(connection: Connection, owner: UUID, session: UUID) -> folding.Backlog:
+        found = look(connection, owner, session)
+        if found.digest is not None:
+            monkeypatch.undo()
+            anyio.from_thread.run(world.write, "s1", *map(said, range(12, 24)))
+        return found
+
+    monkeypatch.setattr(folding, "backlog", write_after_the_last_look)
+    await fold_session(world.service, world.claim("fold"))
+    assert len(world.rows(digests)) == 1
+    assert world.task("s1", "fold").due_at == world.clock.now
+    await world.settle()
+    assert len(world.rows(digests)) == 2
+
+
+async def test_a_forget_that_takes_a_digest_away_has_the_rest_folded_anew(world: World) -> None:
+    await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *map(said, range(10)))
+    await world.settle()
+    assert "4711" in world.rows(digests)[-1].text
+    await world.forget(fact_ids=["t1"])
+    assert world.rows(digests) == []
+    await world.settle()
+    [digest] = world.rows(digests)
+    assert "4711" not in digest.text
+    assert digest.version == 2
+    assert undigested(world) <= world.service.settings.target
+
+
+async def test_a_failed_fold_leaves_the_digest_as_it_was(world: World) -> None:
+    async def fail() -> None:
+        raise ModelError("overloaded")
+
+    await world.write("s1", *map(said, range(12)))
+    world.summarizer.before = fail
+    with pytest.raises(ModelError):
+        await fold_session(world.service, world.claim("fold"))
+    assert world.rows(digests) == []

@@ -1,0 +1,239 @@
+"""Turns and facts become findable: by words whatever the embedder does, by meaning once it has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import anyio.from_thread
+import pytest
+from sqlalchemy import insert
+
+from fixtures.consolidation import FakeEmbedder, World
+from threefold.contract import TurnIn
+from threefold.errors import EmbedderMismatch
+from threefold_server.access import SHARED_POOL
+from threefold_server.consolidation import index as consolidation
+from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.indexing import Passage, turn_passages
+from threefold_server.models.ports import ModelError
+from threefold_server.storage import index, tasks
+from threefold_server.storage.tables import passages, postings
+from threefold_server.storage.tables import tasks as task_table
+from threefold_server.storage.tasks import LeaseLost
+from threefold_server.storage.types import AnyRow
+
+pytestmark = pytest.mark.anyio
+
+
+async def unreachable() -> None:
+    raise ModelError("connection refused")
+
+
+async def test_one_run_gives_words_and_vectors(world: World) -> None:
+    await world.write("s1", "The ferry leaves at noon.", "Bring the tickets.")
+    await world.settle()
+    assert world.found_by_word("ferri") == [1]
+    assert world.with_vector() == [1, 2]
+    status = await world.status("s1")
+    assert (status.indexed_upto, status.state) == (2, "idle")
+
+
+async def test_passages_carry_what_a_search_filters_by(world: World) -> None:
+    when = TurnIn(role="tool", name="clock", content="It is noon.", kind="tool_result")
+    await world.write("s1", when)
+    await world.settle()
+    [row] = world.rows(passages)
+    assert (row.pool, row.owner, row.source) == (world.caller.owner, world.caller.owner, world.key("s1"))
+    assert (row.agent, row.session, row.speaker) == ("support", world.key("s1"), "clock")
+    assert (row.event_at, row.trust, row.expires_at, row.embedder) == (world.clock.now, 0.3, None, "fake")
+    assert row.length == sum(posting.tf for posting in world.rows(postings))
+
+
+async def test_words_are_found_while_the_embedder_is_down(world: World) -> None:
+    world.embedder.before = unreachable
+    await world.write("s1", "The ferry leaves at noon.")
+    await world.settle()
+    await world.write("s1", "No, the ferry leaves at one.")
+    await world.settle()
+    assert world.found_by_word("ferri") == [1, 2]
+    assert world.with_vector() == []
+    status = await world.status("s1")
+    assert (status.indexed_upto, status.state) == (0, "pending")
+    assert status.reason is not None
+    assert status.reason.startswith("embed: attempt 2 of 8 follows at 2023-11-14T")
+
+
+async def test_vectors_follow_once_the_embedder_is_back(world: World) -> None:
+    world.embedder.before = unreachable
+    await world.write("s1", "The ferry leaves at noon.")
+    await world.settle()
+    world.embedder = FakeEmbedder()
+    world.service.embedder = world.embedder
+    world.clock.advance(60)
+    await world.settle()
+    assert world.with_vector() == [1]
+    assert world.task("s1", "embed").attempts == 0
+
+
+async def test_turns_without_words_are_skipped(world: World) -> None:
+    """Field case 904."""
+    await world.write("s1", "...", TurnIn(role="system", content="Be brief."), "", "All is well.")
+    await world.settle()
+    assert world.with_vector() == [4]
+    assert (await world.status("s1")).indexed_upto == 4
+    assert world.embedder.calls == [["user: All is well."]]
+
+
+async def test_long_sessions_go_in_batches(world: World) -> None:
+    count = consolidation.WORDS_AT_ONCE + consolidation.VECTORS_AT_ONCE
+    await world.write("s1", *(f"Remark {number}." for number in range(count)))
+    await world.settle()
+    assert world.found_by_word("remark") == list(range(1, count + 1))
+    assert world.with_vector() == list(range(1, count + 1))
+    assert {len(call) for call in world.embedder.calls[:-1]} == {consolidation.VECTORS_AT_ONCE}
+
+
+async def test_a_word_repeated_beyond_a_smallint_is_counted_at_most(world: World) -> None:
+    await world.write("s1", "ha " * 80_000)
+    await index_words(world.service, world.claim("index"))
+    assert max(row.tf for row in world.rows(postings, term="ha")) == index.MAX_TF
+
+
+async def test_a_turn_written_while_words_are_stored_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.write("s1", "First.")
+
+    def write_meanwhile(turn: AnyRow) -> list[Passage]:
+        monkeypatch.undo()
+        anyio.from_thread.run(world.write, "s1", "Second.")
+        return turn_passages(turn)
+
+    monkeypatch.setattr(consolidation, "turn_passages", write_meanwhile)
+    await index_words(world.service, world.claim("index"))
+    assert [row.seq for row in world.rows(passages)] == [1, 2]
+    assert world.task("s1", "index").due_at is None
+
+
+async def test_a_turn_written_while_vectors_are_made_is_not_lost(world: World) -> None:
+    async def write_meanwhile() -> None:
+        if len(world.embedder.calls) == 1:
+            await world.write("s1", "Second.")
+
+    world.embedder.before = write_meanwhile
+    await world.write("s1", "First.")
+    await world.settle()
+    assert world.with_vector() == [1, 2]
+
+
+async def test_nothing_is_stored_once_the_watermark_has_moved(world: World) -> None:
+    await world.write("s1", "First.")
+    claim = world.claim("index")
+    world.write_sync(lambda c: tasks.advance(c, claim, 1))
+    with pytest.raises(LeaseLost):
+        await index_words(world.service, claim)
+    assert world.rows(passages) == []
+
+
+async def test_nothing_is_stored_once_the_lease_is_lost(world: World) -> None:
+    await world.write("s1", "First.")
+    stale = world.claim("index")
+    world.clock.advance(61)
+    world.claim("index")
+    with pytest.raises(LeaseLost):
+        await index_words(world.service, stale)
+    assert world.rows(passages) == []
+
+
+async def test_a_forget_while_vectors_are_made_leaves_nothing(world: World) -> None:
+    """Field case 405."""
+
+    async def forget_meanwhile() -> None:
+        await world.forget(session_id="s1")
+
+    await world.write("s1", "The code is 4711.")
+    await index_words(world.service, world.claim("index"))
+    world.embedder.before = forget_meanwhile
+    with pytest.raises(LeaseLost):
+        await embed_passages(world.service, world.claim("embed"))
+    assert world.rows(passages) == []
+    assert world.rows(postings) == []
+
+
+async def test_a_forget_while_words_are_cut_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Field case 405."""
+    await world.write("s1", "The code is 4711.")
+
+    async def forget() -> None:
+        await world.forget(session_id="s1")
+
+    def forget_meanwhile(turn: AnyRow) -> list[Passage]:
+        anyio.from_thread.run(forget)
+        return turn_passages(turn)
+
+    monkeypatch.setattr(consolidation, "turn_passages", forget_meanwhile)
+    with pytest.raises(LeaseLost):
+        await index_words(world.service, world.claim("index"))
+    assert world.rows(passages) == []
+
+
+async def test_facts_get_their_vectors_in_their_own_pool_and_in_the_shared_one(world: World) -> None:
+    await world.save("The boat is blue.")
+    await world.save("The office closes at six.", shared=True)
+    assert all(row.embedder is None for row in world.rows(passages))
+    await world.settle()
+    assert {(row.pool, row.embedder) for row in world.rows(passages)} == {
+        (world.caller.owner, "fake"),
+        (SHARED_POOL, "fake"),
+    }
+    assert sorted(text for call in world.embedder.calls for text in call) == [
+        "The boat is blue.",
+        "The office closes at six.",
+    ]
+
+
+async def test_vectors_of_two_embedders_never_meet(world: World, make_world: Callable[..., World]) -> None:
+    """Field case 1006."""
+    await world.write("s1", "First.")
+    await world.settle()
+    other = make_world()
+    other.embedder.name = "another"
+    await other.write("s1", "Second.")
+    await index_words(other.service, other.claim("index"))
+    with pytest.raises(EmbedderMismatch, match="threefold reembed"):
+        await embed_passages(other.service, other.claim("embed"))
+    assert world.with_vector() == [1]
+
+
+async def test_a_pending_passage_that_its_turn_no_longer_has_is_dropped(world: World) -> None:
+    await world.write("s1", "First.")
+    await index_words(world.service, world.claim("index"))
+    [known] = world.rows(passages)
+    extra = {column.name: getattr(known, column.name) for column in passages.c if column.name != "vector"}
+    world.write_sync(lambda c: c.execute(insert(passages).values({**extra, "part": 7})))
+    await world.settle()
+    assert [(row.part, row.embedder) for row in world.rows(passages)] == [(0, "fake")]
+
+
+async def test_sources_are_removed_from_the_index_whole_or_by_turn(world: World) -> None:
+    await world.write("s1", "The ferry.", "The harbour.")
+    fact = await world.save("The office.", shared=True)
+    await world.settle()
+    owner, session = world.caller.owner, world.key("s1")
+    assert world.write_sync(lambda c: index.remove(c, owner, [session], [2])) == 1
+    assert world.found_by_word("ferri") == [1]
+    assert world.found_by_word("harbour") == []
+    key = world.rows(passages, pool=SHARED_POOL)[0].source
+    assert fact.id == key.hex
+    assert world.write_sync(lambda c: index.remove(c, owner, [session, key])) == 2
+    assert world.rows(postings) == []
+
+
+async def test_an_orphaned_task_ends(world: World) -> None:
+    """A session that has gone leaves nothing to do, and no worker going round in circles."""
+    await world.write("s1", "First.")
+    await world.settle()
+    lost = SimpleNamespace(owner=world.caller.owner, session=world.key("gone"))
+    for kind in ("index", "embed", "fold"):
+        world.write_sync(lambda c, kind=kind: tasks.schedule(c, lost.owner, lost.session, kind, world.clock.now))
+    await world.settle()
+    assert [row for row in world.rows(task_table) if row.due_at is not None] == []

@@ -1,0 +1,89 @@
+"""What of a turn is searchable: what was really said, all of it, and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import pytest
+
+from threefold.contract import Role
+from threefold.render import join_block
+from threefold_server.indexing import fact_passages, own_words, turn_passages
+
+NOON = datetime(2023, 3, 23, 12, tzinfo=UTC)
+
+
+@dataclass
+class Row:
+    """The columns that matter here."""
+
+    content: str
+    role: Role = "user"
+    name: str | None = None
+    created_at: int = int(NOON.timestamp()) * 1_000_000
+    utc_offset: int = 0
+
+
+def test_a_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
+    [passage] = turn_passages(Row("I sold the boat, the old boat.", name="Ana"))
+    assert passage.text == "Ana: I sold the boat, the old boat."
+    assert passage.tf["boat"] == 2
+    assert {"ana", "23", "march", "2023"} <= passage.tf.keys()
+    assert passage.length == sum(passage.tf.values())
+    assert (passage.part, passage.speaker) == (0, "Ana")
+
+
+def test_without_a_name_the_role_speaks() -> None:
+    [passage] = turn_passages(Row("Noted.", role="assistant"))
+    assert passage.text == "assistant: Noted."
+
+
+def test_the_day_is_the_one_of_the_writer() -> None:
+    [passage] = turn_passages(Row("Good night.", created_at=int(NOON.timestamp()) * 1_000_000, utc_offset=13 * 60))
+    assert "24" in passage.tf
+
+
+@pytest.mark.parametrize(
+    "content", ["", "   \n", "...", "-", "👍 !?", "A" * 5_000, "data:image/png;base64," + "iVBO" * 99]
+)
+def test_what_has_no_words_has_no_passages(content: str) -> None:
+    """Field case 904: an embedder that refuses such a text must not stop all others."""
+    assert turn_passages(Row(content)) == []
+
+
+def test_system_prompts_have_no_passages() -> None:
+    assert turn_passages(Row("You are a helpful assistant.", role="system")) == []
+
+
+def test_recalled_memory_never_enters_again() -> None:
+    block = join_block([], ["- [2023-03-23, user] The safe is behind the painting."], [])
+    [passage] = turn_passages(Row(f"{block}\nWhere is the key?"))
+    assert "safe" not in passage.tf
+    assert "key" in passage.tf
+
+
+def test_encoded_data_is_dropped_and_the_words_around_it_stay() -> None:
+    assert own_words("before " + "Zm9v" * 100 + " after").split() == ["before", "after"]
+
+
+def test_a_long_turn_has_parts() -> None:
+    sentences = [f"Point {number} concerns the harbour and its wall." for number in range(60)]
+    passages = turn_passages(Row(" ".join(sentences), name="Ana"))
+    assert [passage.part for passage in passages] == list(range(len(passages)))
+    assert len(passages) > 1
+    assert all(passage.text.startswith("Ana: ") for passage in passages)
+
+
+def test_of_the_longest_turns_every_word_is_found() -> None:
+    words = [f"w{number}x" for number in range(6_000)]
+    passages = turn_passages(Row(" ".join(words)))
+    assert len(passages) == 64
+    assert set(words) <= {term for passage in passages for term in passage.tf}
+
+
+def test_a_fact_has_no_speaker() -> None:
+    [passage] = fact_passages("The boat is sold.", NOON)
+    assert passage.text == "The boat is sold."
+    assert passage.speaker is None
+    assert {"boat", "march"} <= passage.tf.keys()

@@ -1,0 +1,409 @@
+"""The worker: what is due gets done once, whatever fails: a model, a worker, the database, or the code itself."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from uuid import uuid4
+
+import anyio
+import pytest
+from sqlalchemy import event, update
+from sqlalchemy.pool import Pool
+
+from fixtures.consolidation import SECOND, START, World, build_world, until
+from fixtures.postgres import OwnPostgres
+from threefold.errors import Unavailable
+from threefold_server.consolidation import worker
+from threefold_server.consolidation.fold import fold_session
+from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.consolidation.rebuild import retry_parked
+from threefold_server.consolidation.worker import Worker, retry_delay, run_until_idle, run_workers
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.storage.tables import digests, facts, passages, tasks
+from threefold_server.storage.tasks import MAX_ATTEMPTS
+
+pytestmark = pytest.mark.anyio
+
+LONG = [f"Remark {number} about the harbour and its walls." for number in range(12)]
+
+
+def failing(*errors: Exception) -> Callable[[], Awaitable[None]]:
+    """What a model does that fails with each of these, and then works."""
+    left = list(errors)
+
+    async def before() -> None:
+        if left:
+            raise left.pop(0)
+
+    return before
+
+
+class Gate:
+    """Holds a model call until the test opens it."""
+
+    def __init__(self) -> None:
+        self.reached = anyio.Event()
+        self.opened = anyio.Event()
+        self.left = anyio.Event()
+
+    async def before(self) -> None:
+        self.reached.set()
+        try:
+            await self.opened.wait()
+        finally:
+            self.left.set()
+
+
+@asynccontextmanager
+async def working(world: World) -> AsyncGenerator[Worker]:
+    """A worker that runs until the end of the block."""
+    running = Worker(world.service)
+    world.service.wake = running.wake
+    async with anyio.create_task_group() as group:
+        group.start_soon(running.run)
+        yield running
+        running.stop()
+
+
+@pytest.fixture
+def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    """What the service logs, even where a test before has told it not to pass it on."""
+    monkeypatch.setattr(logging.getLogger("threefold"), "propagate", True)
+    caplog.set_level(logging.INFO, "threefold")
+    return caplog
+
+
+def fields(record: logging.LogRecord) -> dict[str, object]:
+    return record.__dict__["fields"]
+
+
+@pytest.fixture
+def checked_out() -> Iterator[set[object]]:
+    """The database connections in use."""
+    connections: set[object] = set()
+
+    def checkout(_: object, record: object, proxy: object) -> None:
+        connections.add(record)
+
+    def checkin(_: object, record: object) -> None:
+        connections.discard(record)
+
+    event.listen(Pool, "checkout", checkout)
+    event.listen(Pool, "checkin", checkin)
+    yield connections
+    event.remove(Pool, "checkout", checkout)
+    event.remove(Pool, "checkin", checkin)
+
+
+def test_retries_come_more_and_more_rarely_for_over_ten_minutes() -> None:
+    delays = [retry_delay(attempts, None) for attempts in range(1, MAX_ATTEMPTS)]
+    assert delays == sorted(delays)
+    assert delays[0] >= 5
+    assert sum(delays) > 600
+
+
+def test_a_model_server_may_ask_for_a_longer_wait_within_reason() -> None:
+    assert retry_delay(1, 90) == 90
+    assert retry_delay(7, 1) > 300
+    assert retry_delay(1, 1e9) == 3_600
+
+
+async def test_no_connection_is_held_during_a_model_call(world: World, checked_out: set[object]) -> None:
+    """Field case 1103: no transaction, no lock, no pool slot waits for a model."""
+    in_use: list[int] = []
+
+    async def count() -> None:
+        in_use.append(len(checked_out))
+
+    world.embedder.before = world.summarizer.before = count
+    await world.write("s1", *LONG)
+    await index_words(world.service, world.claim("index"))
+    await embed_passages(world.service, world.claim("embed"))
+    await fold_session(world.service, world.claim("fold"))
+    assert in_use == [0, 0]
+
+
+async def test_a_rate_limit_of_ten_minutes_parks_nothing(world: World) -> None:
+    """Field case 1002."""
+
+    async def limited() -> None:
+        if world.clock.now < START + 600 * SECOND:
+            raise ModelError("429", retry_after=30)
+
+    world.embedder.before = limited
+    for session in ("s1", "s2", "s3"):
+        await world.write(session, "A remark.")
+    while any(row.due_at for row in world.rows(tasks)):
+        await world.settle()
+        world.clock.advance(10)
+    assert len(world.with_vector()) == 3
+    assert [row.parked for row in world.rows(tasks) if row.parked] == []
+
+
+async def test_what_always_fails_is_tried_a_bounded_number_of_times(world: World) -> None:
+    """Field case 1003: growing gaps, then parked with the reason; the others proceed."""
+    attempts: list[int] = []
+
+    async def poisoned() -> None:
+        if "poison" in world.embedder.calls[-1][0]:
+            attempts.append(world.clock.now)
+            raise ModelError("no usable answer")
+
+    world.embedder.before = poisoned
+    await world.write("bad", "poison")
+    await world.write("good", "fine")
+    while any(row.due_at for row in world.rows(tasks)):
+        await world.settle()
+        world.clock.advance(1)
+    gaps = [later - earlier for earlier, later in pairwise(attempts)]
+    assert len(attempts) == MAX_ATTEMPTS
+    assert gaps == sorted(gaps)
+    assert len(world.with_vector()) == 1
+    status = await world.status("bad")
+    assert (status.state, status.reason) == ("parked", "embed: no usable answer")
+    failures = world.service.metrics.task_failures
+    assert failures.labels("embed", "false")._value.get() == MAX_ATTEMPTS  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: World) -> None:
+    """Field case 1002: one try, the reason, and a way back."""
+    world.embedder.before = failing(ModelRefused("policy"))
+    await world.write("s1", "First.")
+    await world.settle()
+    world.clock.advance(100_000)
+    await world.write("s1", "Second.")
+    await world.settle()
+    assert len(world.embedder.calls) == 1
+    assert (await world.status("s1")).reason == "embed: policy"
+    assert await retry_parked(world.service) == 1
+    await world.settle()
+    assert world.with_vector() == [1, 2]
+    assert (await world.status("s1")).state == "idle"
+
+
+async def test_progress_makes_earlier_failures_void(world: World) -> None:
+    world.embedder.before = failing(*[ModelError("busy")] * 5)
+    await world.write("s1", "First.")
+    for _ in range(6):
+        await world.settle()
+        world.clock.advance(1_000)
+    assert world.task("s1", "embed").attempts == 0
+
+
+async def test_a_bug_is_logged_by_type_and_place_and_stops_nothing(world: World, log: pytest.LogCaptureFixture) -> None:
+    world.embedder.before = failing(ValueError("the code is 4711"))
+    await world.write("s1", "First.")
+    await world.write("s2", "Second.")
+    await world.settle()
+    assert len(world.with_vector()) == 1
+    [record] = [record for record in log.records if record.message == "task failed"]
+    assert fields(record)["error"] == "ValueError"
+    assert str(fields(record)["at"]).startswith("test_worker.py:")
+    assert "4711" not in log.text + str(record.__dict__)
+    world.clock.advance(10)
+    await world.settle()
+    assert len(world.with_vector()) == 2
+
+
+async def test_the_work_of_a_killed_worker_is_taken_over_once_its_lease_ends(world: World) -> None:
+    await world.write("s1", "First.")
+    world.claim("index")
+    world.clock.advance(59)
+    await world.settle()
+    assert world.rows(passages) == []
+    world.clock.advance(2)
+    await world.settle()
+    assert world.with_vector() == [1]
+
+
+async def test_two_workers_do_each_task_once(world: World, make_world: Callable[..., World]) -> None:
+    other = make_world()
+    for number in range(10):
+        await world.write(f"s{number}", *LONG, f"Only in {number}.")
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.settle)
+        group.start_soon(other.settle)
+    embedded = Counter(text for each in (world, other) for call in each.embedder.calls for text in call)
+    assert embedded.total() == 10 * (len(LONG) + 1)
+    assert len(world.rows(digests)) == len(world.summarizer.calls) + len(other.summarizer.calls) == 10
+    assert [row for row in world.rows(tasks) if row.due_at or row.lease or row.parked] == []
+
+
+async def test_a_slow_summarizer_delays_no_indexing(make_world: Callable[..., World]) -> None:
+    """Field case 1103, with the smallest number of slots."""
+    world, gate = make_world(consolidators=1), Gate()
+    world.summarizer.before = gate.before
+    async with working(world):
+        await world.write("slow", *LONG)
+        await gate.reached.wait()
+        await world.write("other", "A remark.")
+        await until(lambda: world.key("other") in {row.source for row in world.rows(passages) if row.embedder})
+        assert world.rows(digests) == []
+        assert (await world.status("slow")).state == "running"
+        gate.opened.set()
+    assert len(world.rows(digests)) == 1
+
+
+async def test_a_write_wakes_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "POLL_SECONDS", 3_600)
+    async with working(world):
+        for number in range(1, 4):
+            await world.write("s1", "A remark.")
+            await until(lambda number=number: len(world.with_vector()) == number)
+
+
+async def test_what_other_processes_write_is_found(
+    world: World, make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
+    async with working(world):
+        await make_world().write("s1", "A remark.")
+        await until(lambda: world.with_vector() == [1])
+
+
+async def test_a_stop_ends_what_is_in_flight_and_claims_nothing_more(make_world: Callable[..., World]) -> None:
+    world, gate = make_world(consolidators=1), Gate()
+    world.embedder.before = gate.before
+    async with working(world) as running:
+        await world.write("s1", "First.")
+        await gate.reached.wait()
+        running.stop()
+        await world.write("s2", "Second.")
+        gate.opened.set()
+    assert world.with_vector() == [1]
+    assert world.task("s2", "index").due_at == world.clock.now
+
+
+async def test_a_cancel_ends_what_is_in_flight_too(world: World) -> None:
+    gate, scope = Gate(), anyio.CancelScope()
+    world.embedder.before = gate.before
+    await world.write("s1", "First.")
+
+    async def run() -> None:
+        with scope:
+            await Worker(world.service).run()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        await gate.reached.wait()
+        scope.cancel()
+        gate.opened.set()
+    assert world.with_vector() == [1]
+
+
+async def test_what_takes_too_long_to_end_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "GRACE_SECONDS", 0)
+    gate = Gate()
+    world.embedder.before = gate.before
+    async with working(world):
+        await world.write("s1", "First.")
+        await gate.reached.wait()
+    task = world.task("s1", "embed")
+    assert (task.lease, task.attempts, task.due_at) == (None, 0, world.clock.now)
+    assert world.with_vector() == []
+
+
+async def test_a_lease_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
+    gate = Gate()
+    world.embedder.before = gate.before
+    async with working(world):
+        await world.write("s1", "First.")
+        await gate.reached.wait()
+        world.clock.advance(50)
+        await until(lambda: world.task("s1", "embed").lease_until == START + (50 + 60) * SECOND)
+        gate.opened.set()
+    assert world.with_vector() == [1]
+
+
+async def test_a_lost_lease_ends_the_call_and_leaves_the_new_holder_alone(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
+    gate, thief = Gate(), uuid4()
+    world.embedder.before = gate.before
+    async with working(world):
+        await world.write("s1", "First.")
+        await gate.reached.wait()
+        world.write_sync(lambda c: c.execute(update(tasks).where(tasks.c.kind == "embed").values(lease=thief)))
+        await gate.left.wait()
+    assert world.task("s1", "embed").lease == thief
+    assert world.with_vector() == []
+
+
+async def test_a_lost_lease_is_no_failure(world: World, log: pytest.LogCaptureFixture) -> None:
+    async def forget() -> None:
+        world.embedder.before = failing()
+        await world.forget(session_id="s1")
+
+    world.embedder.before = forget
+    await world.write("s1", "The code is 4711.")
+    await world.settle()
+    assert world.rows(passages) == []
+    assert [record.message for record in log.records if record.levelno > logging.INFO] == []
+
+
+async def test_the_worker_outlives_the_database(
+    own_postgres: OwnPostgres, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "POLL_SECONDS", 0.02)
+    world, gate = build_world(own_postgres.url), Gate()
+    world.embedder.before = gate.before
+    async with working(world):
+        await world.write("s1", "First.")
+        await gate.reached.wait()
+        own_postgres.server.stop()
+        gate.opened.set()
+        await until(lambda: "background work waits for the database" in log.messages)
+        own_postgres.server.start()
+        await until(lambda: answers(world))
+        await until(lambda: world.with_vector() == [1])
+        await world.write("s2", "Second.")
+        await until(lambda: len(world.with_vector()) == 2)
+    assert world.task("s1", "embed").attempts == 0
+    world.service.database.close()
+
+
+def answers(world: World) -> bool:
+    try:
+        world.rows(tasks)
+    except Unavailable:
+        return False
+    return True
+
+
+async def test_progress_is_told(world: World) -> None:
+    told: list[tuple[int, int]] = []
+    await world.write("s1", "First.")
+    await world.write("s2", "Second.")
+    await run_until_idle(world.service, lambda done, left: told.append((done, left)))
+    assert told[0] == (0, 2)
+    assert told[-1] == (4, 0)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+async def test_a_serving_process_does_the_work_and_writes_down_its_reads(world: World) -> None:
+    saved = await world.save("The boat is blue.")
+    [fact] = world.rows(facts)
+    async with run_workers(world.service):
+        await world.write("s1", "First.")
+        await until(lambda: len(world.with_vector()) == 2)
+        world.service.reads[fact.owner, fact.fact] += 3
+    assert saved.id == fact.fact.hex
+    assert world.rows(facts)[0].access_count == 3
+
+
+async def test_a_process_that_only_serves_claims_nothing(make_world: Callable[..., World]) -> None:
+    world = make_world(consolidate=False)
+    await world.save("The boat is blue.")
+    [fact] = world.rows(facts)
+    async with run_workers(world.service):
+        world.service.reads[fact.owner, fact.fact] += 1
+        await world.write("s1", "First.")
+    assert world.rows(facts)[0].access_count == 1
+    assert world.with_vector() == []
+    assert world.task("s1", "index").lease is None

@@ -1,0 +1,151 @@
+"""The HTTP edge: one error form, a complete OpenAPI document, probes and metrics without ids."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.routing import APIRoute
+from fixtures.postgres import Databases
+from sqlalchemy import make_url
+
+from threefold import MemoryClient
+from threefold.errors import ERRORS
+from threefold_server.app import create_app
+from threefold_server.local import LocalService
+from threefold_server.settings import Settings
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("GET", "/v1/write", 405, "invalid_request"),
+        ("GET", "/v1/sessions/unknown/turns", 404, "not_found"),
+        ("GET", "/v1/sessions/unknown/status", 404, "not_found"),
+        ("POST", "/v1/sessions/unknown/end", 404, "not_found"),
+        ("GET", "/v1/sessions/unknown/digests", 404, "not_found"),
+        ("GET", "/v1/sessions/unknown/digests/1", 404, "not_found"),
+        ("GET", "/v1/sessions/unknown/digests/x", 422, "invalid_request"),
+        ("GET", "/v1/sessions/%20/turns", 422, "invalid_request"),
+        ("GET", "/v1/sessions/a%00b/turns", 422, "invalid_request"),
+        ("GET", "/v1/sessions?limit=-1", 422, "invalid_request"),
+        ("GET", "/v1/sessions?limit=1000000000", 422, "invalid_request"),
+        ("GET", "/v1/sessions?cursor=garbage", 422, "invalid_request"),
+        ("GET", "/v1/sessions?cursor=WzEsMl0", 422, "invalid_request"),
+        ("GET", "/v1/sessions?user_id=bob", 422, "invalid_request"),
+        ("GET", "/v1/sessions/s/turns?from_seq=0", 422, "invalid_request"),
+        ("GET", "/v1/sessions/s/turns?from_seq=99999999999999999999", 422, "invalid_request"),
+        ("POST", "/v1/sessions/s/end?wait=-1", 422, "invalid_request"),
+        ("POST", "/v1/sessions/s/end?wait=nan", 422, "invalid_request"),
+    ],
+)
+def test_every_error_has_the_one_form(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:
+    answer = http.request(method, path)
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"}
+    assert set(answer.json()["error"]) == {"code", "message", "details"}
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["message"]
+
+
+def test_limit_zero_is_an_empty_page(http: httpx.Client) -> None:
+    http.post("/v1/facts", json={"text": "x"})
+    answer = http.post("/v1/list", json={"limit": 0})
+    assert answer.json() == {"items": [], "next_cursor": None}
+
+
+def test_liveness_and_readiness(memory: MemoryClient) -> None:
+    assert memory.health().status == "ok"
+    assert memory.ready().status == "ok"
+    assert memory.check().user == "ana"
+
+
+def test_metrics_count_without_ids(memory: MemoryClient, http: httpx.Client) -> None:
+    memory.write("session-kumquat", [{"role": "user", "content": "kumquat"}])
+    memory.wait("session-kumquat")
+    memory.forget(session_id="session-kumquat")
+    text = http.get("/metrics").text
+    assert 'threefold_requests_total{operation="post_write",status="200"} 1.0' in text
+    assert 'threefold_erasures_total{selector="session"} 1.0' in text
+    assert 'threefold_erased_rows_total{tier="turns"} 1.0' in text
+    for secret in ("kumquat", "ana", "support"):
+        assert secret not in text
+
+
+def test_logs_hold_no_content(memory: MemoryClient, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    memory.write("session-kumquat", [{"role": "user", "content": "kumquat", "id": "kumquat"}])
+    memory.recall("kumquat")
+    memory.save("kumquat")
+    memory.wait("session-kumquat")
+    memory.forget(level="agent")
+    assert "kumquat" not in "".join(record.getMessage() + repr(record.__dict__) for record in caplog.records)
+
+
+def test_the_openapi_document_is_complete() -> None:
+    app = create_app(Settings(embedder="hash"))
+    document = app.openapi()
+    statuses = {str(error.status) for error in ERRORS.values()}
+    for route in app.routes:
+        if not isinstance(route, APIRoute) or not route.path.startswith("/v1"):
+            continue
+        for method in route.methods:
+            operation: dict[str, Any] = document["paths"][route.path_format][method.lower()]
+            assert operation["summary"]
+            assert operation["description"], route.path
+            assert statuses <= operation["responses"].keys()
+            success = next(iter(operation["responses"].values()))
+            assert "$ref" in success["content"]["application/json"]["schema"], route.path
+
+
+def test_an_unexpected_error_gives_no_detail_away(
+    memory: MemoryClient, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret kumquat")
+
+    monkeypatch.setattr("threefold_server.storage.listing.page", broken)
+    answer = http.post("/v1/list", json={})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
+    assert "kumquat" not in answer.text
+    assert "kumquat" not in caplog.text
+    assert "ZeroDivisionError" in "".join(repr(record.__dict__) for record in caplog.records)
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"compaction_trigger": 100, "compaction_target": 100}, "compaction"),
+        ({"compaction_trigger": 5000}, "compaction"),
+        ({"host": "0.0.0.0"}, "loopback"),
+        ({"max_read_level": "store"}, "store"),
+        ({"no_such_setting": 1}, "no_such_setting"),
+        ({"token_budget": 0}, "token_budget"),
+    ],
+)
+def test_bad_settings_are_refused_at_start(settings: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Settings(**settings)
+
+
+def test_another_embedder_is_refused_until_reembed(database_url: str) -> None:
+    """Field case 1006."""
+    with LocalService(database_url=database_url, embedder="hash"):
+        pass
+    with (
+        pytest.raises(Exception, match="reembed"),
+        LocalService(database_url=database_url, embedder="minilm"),
+    ):
+        pass
+
+
+def test_a_superuser_role_is_refused(postgres_url: str, databases: Databases) -> None:
+    url = make_url(databases.admin_url).set(database=make_url(postgres_url).database)
+    with (
+        pytest.raises(RuntimeError, match="NOSUPERUSER"),
+        LocalService(database_url=url.render_as_string(hide_password=False), embedder="hash"),
+    ):
+        pass

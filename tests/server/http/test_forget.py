@@ -1,0 +1,209 @@
+"""Erasure in every tier, proved on the tables and, for SQLite, on the bytes (field cases 201 to 213)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from threefold import MemoryClient
+from threefold.errors import Forbidden, InvalidRequest, NotFound
+from threefold_server.local import LocalService
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import facts, metadata, passages, postings
+
+SECRET = "ZX-99-quetzal"
+
+
+def said(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def rows_with(database_url: str, words: Iterable[str]) -> list[str]:
+    """Every table that holds one of the words in any column."""
+    database = Database(database_url)
+    found: list[str] = []
+    for table in metadata.sorted_tables:
+        rows = database.read_sync("system", lambda c, table=table: c.execute(select(table)).all())
+        found += [table.name for row in rows if any(word.lower() in repr(row).lower() for word in words)]
+    database.close()
+    return found
+
+
+def settle(memory: MemoryClient, *sessions: str) -> None:
+    for session in sessions:
+        memory.wait(session)
+
+
+def test_after_forgetting_a_session_no_table_holds_its_words(memory: MemoryClient, database_url: str) -> None:
+    memory.write("s1", [said(f"my passport is {SECRET}", name="Quetzalina", id="turn-quetzal")])
+    memory.save(f"passport {SECRET}", session_id="s1")
+    memory.write("s2", [said("I like tea")])
+    settle(memory, "s1", "s2")
+    assert rows_with(database_url, ["quetzal"])
+    receipt = memory.forget(session_id="s1")
+    assert receipt.complete
+    assert (receipt.counts["turns"], receipt.counts["facts"], receipt.counts["sessions"]) == (1, 1, 1)
+    assert rows_with(database_url, ["quetzal", "zx-99"]) == []
+    assert memory.recall("passport").facts == []
+    assert [session.session_id for session in memory.sessions().sessions] == ["s2"]
+    assert memory.recall("what do I like, tea?").facts
+
+
+def test_the_bytes_of_sqlite_files_are_free_of_forgotten_words(tmp_path: Path) -> None:
+    with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
+        memory.write("s1", [said(f"the code is {SECRET}")])
+        memory.save(f"keep {SECRET}")
+        memory.wait("s1")
+        assert memory.forget(level="agent").purge == "done"
+        for path in tmp_path.iterdir():
+            data = path.read_bytes().lower()
+            assert b"quetzal" not in data, path
+    assert b"quetzal" not in (tmp_path / "threefold.db").read_bytes().lower()
+
+
+def test_forgetting_one_user_leaves_the_others_whole(service: LocalService) -> None:
+    users = ["alice", "bob", "al%", "ALICE"]
+    clients = {user: service.client(user=user, agent="support") for user in users}
+    for user, client in clients.items():
+        for number in range(5):
+            client.save(f"{user} fact {number}")
+            client.write("s1", [said(f"{user} turn {number}")])
+    assert clients["alice"].forget(level="user").counts["facts"] == 5
+    assert clients["alice"].list().items == []
+    for user in users[1:]:
+        assert len(clients[user].list().items) == 10
+    for client in clients.values():
+        client.close()
+
+
+def test_a_forget_of_the_agent_spares_the_users_other_agents(service: LocalService, memory: MemoryClient) -> None:
+    memory.save("of support")
+    with service.client(user="ana", agent="other") as other:
+        other.save("of other")
+        memory.forget(level="agent")
+        assert [item.text for item in other.list().items] == ["of other"]
+        assert memory.list().items == []
+
+
+def test_a_dry_run_counts_the_same_and_erases_nothing(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one"), said("two")])
+    memory.save("three")
+    dry = memory.forget(level="agent", dry_run=True)
+    assert dry.dry_run
+    assert len(memory.list().items) == 3
+    assert memory.forget(level="agent").counts == dry.counts
+
+
+def test_late_and_retried_writes_bring_nothing_back(memory: MemoryClient) -> None:
+    memory.write("s1", [said(SECRET, id="t1")])
+    memory.forget(session_id="s1")
+    again = memory.write("s1", [said(SECRET, id="t1"), said("new talk", id="t2")])
+    assert (again.appended, again.erased) == (1, 1)
+    assert [turn.content for turn in memory.turns("s1").turns] == ["new talk"]
+
+
+def test_a_forgotten_episode_keeps_its_place_without_content(memory: MemoryClient, database_url: str) -> None:
+    memory.write("s1", [said("before", id="a"), said(f"my {SECRET}", id="b", name="Quetzalina"), said("after", id="c")])
+    settle(memory, "s1")
+    receipt = memory.forget(fact_ids=["b"])
+    assert receipt.counts["turns"] == 1
+    turns = memory.turns("s1").turns
+    assert [(turn.seq, turn.content, turn.erased) for turn in turns] == [
+        (1, "before", False),
+        (2, "", True),
+        (3, "after", False),
+    ]
+    assert [turn.content for turn in memory.recall("x", session_id="s1").window] == ["before", "after"]
+    assert rows_with(database_url, ["quetzal"]) == []
+    assert memory.write("s1", [said(f"my {SECRET}", id="b", name="Quetzalina")]).erased == 1
+
+
+def test_forgetting_by_tool_since_a_time(memory: MemoryClient) -> None:
+    """Field case 1208: one call takes back everything a tool brought since a time."""
+    cut = datetime.now(UTC) - timedelta(days=1)
+    old, new = cut - timedelta(days=1), cut + timedelta(hours=1)
+    for number, at in enumerate((old, new)):
+        memory.write(
+            "s1",
+            [
+                said(f"question {number}", created_at=at),
+                {"role": "tool", "name": "web", "content": f"web {number}", "created_at": at},
+                {"role": "tool", "name": "files", "content": f"files {number}", "created_at": at},
+            ],
+        )
+    receipt = memory.forget(source={"kind": "tool", "name": "web"}, since=cut)
+    assert receipt.counts["turns"] == 1
+    left = [turn.content for turn in memory.turns("s1").turns if not turn.erased]
+    assert left == ["question 0", "web 0", "files 0", "question 1", "files 1"]
+
+
+def test_forgetting_what_another_agent_contributed_needs_level_user(database_url: str) -> None:
+    with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
+        with pytest.raises(Forbidden, match="level 'user'"):
+            memory.forget(source={"kind": "agent", "name": "other"})
+        with pytest.raises(Forbidden):
+            memory.forget(level="user")
+        with pytest.raises(Forbidden):
+            memory.forget(level="store")
+
+
+def test_ten_thousand_facts_go_in_one_call(memory: MemoryClient, database_url: str) -> None:
+    memory.save("bulkword zero")
+    ids = multiply_fact(database_url, 9_999)
+    assert len(memory.recall("bulkword", top_k=20).facts) == 20
+    receipt = memory.forget(fact_ids=ids)
+    assert (receipt.counts["facts"], receipt.complete) == (9_999, True)
+    assert memory.forget(level="agent").counts["facts"] == 1
+    assert rows_with(database_url, ["bulkword"]) == []
+
+
+def multiply_fact(database_url: str, copies: int) -> list[str]:
+    """Copy the only fact, with its index, and return the ids of the copies."""
+    database = Database(database_url)
+
+    def copy(connection: Connection) -> list[str]:
+        [fact] = connection.execute(select(facts)).all()
+        ids = [uuid4() for _ in range(copies)]
+        connection.execute(insert(facts), [{**fact._mapping, "fact": key, "root": key} for key in ids])
+        for table in (passages, postings):
+            rows = connection.execute(select(table)).all()
+            connection.execute(insert(table), [{**row._mapping, "source": key} for row in rows for key in ids])
+        return [key.hex for key in ids]
+
+    copied = database.write_sync("system", copy)
+    database.close()
+    return copied
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        {},
+        {"session_id": "s", "level": "agent"},
+        {"fact_ids": ["a"], "level": "agent"},
+        {"session_id": "s", "sources": True},
+        {"session_id": "s", "since": datetime(2026, 1, 1, tzinfo=UTC)},
+        {"fact_ids": []},
+        {"level": "everything"},
+        {"session_id": "*"},
+    ],
+)
+def test_not_exactly_one_selector_is_refused(memory: MemoryClient, selector: dict[str, Any]) -> None:
+    memory.write("s", [said("stays")])
+    with pytest.raises(InvalidRequest):
+        memory.forget(**selector)
+    assert memory.turns("s").turns
+
+
+def test_forgetting_what_is_not_there_is_a_receipt_of_zeros(memory: MemoryClient) -> None:
+    receipt = memory.forget(session_id="never")
+    assert receipt.complete
+    assert set(receipt.counts.values()) == {0}
+    with pytest.raises(NotFound):
+        memory.delete_fact("never")

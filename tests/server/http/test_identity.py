@@ -1,0 +1,205 @@
+"""Identity comes from verified headers only; unresolved means refused (field cases 101, 102, 110, 114, 115)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+from threefold import MemoryClient
+from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
+from threefold_server.access import Reach
+from threefold_server.local import LocalService
+from threefold_server.service import now_micros
+from threefold_server.storage import keys
+from threefold_server.storage.database import Database
+
+SAID = [{"role": "user", "content": "the word is kumquat"}]
+
+
+@pytest.fixture
+def guarded(database_url: str) -> Iterator[LocalService]:
+    with LocalService(database_url=database_url, embedder="hash", mode="keys", max_read_level="user") as service:
+        yield service
+
+
+def make_key(database_url: str, **grants: Any) -> str:
+    values: dict[str, Any] = {
+        "key_id": keys.new_key_id(),
+        "label": "test",
+        "user_grant": "fixed",
+        "user_value": "ana",
+        "agent_grant": "name",
+        "agent_value": "support",
+        "ceiling": Reach.agent,
+        "may_share": False,
+        "created_at": now_micros(),
+    }
+    database = Database(database_url)
+    token = database.write_sync("system", lambda c: keys.create(c, keys.Key(**values | grants)))
+    database.close()
+    return token
+
+
+def test_dev_mode_defaults_to_local_and_reads_no_user_level(database_url: str) -> None:
+    with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
+        who = memory.whoami()
+        assert (who.user, who.agent, who.ceiling, who.mode) == ("local", "local", "agent", "dev")
+        with pytest.raises(Forbidden, match="ceiling"):
+            memory.recall("x", level="user")
+
+
+@pytest.mark.parametrize("name", ["日本", "a/b", "a b", "%41", "ümlaut", "x" * 512, "self", "local/../x"])
+def test_names_in_headers_are_exact(service: LocalService, name: str) -> None:
+    with service.client(user=name, agent=name) as memory:
+        who = memory.whoami()
+    assert (who.user, who.agent) == (name, name)
+
+
+@pytest.mark.parametrize("value", ["", " ", "%20", "*", "a%00b", "%ff", "x" * 513])
+def test_bad_names_in_headers_are_refused(http: httpx.Client, value: str) -> None:
+    answer = http.get("/v1/whoami", headers={"X-Threefold-User": value})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+    assert "x-threefold-user" in answer.json()["error"]["message"]
+
+
+def test_a_name_given_twice_is_refused(http: httpx.Client) -> None:
+    headers = [("X-Threefold-User", "ana"), ("X-Threefold-User", "bob")]
+    request = httpx.Request("GET", "http://threefold.local/v1/whoami", headers=headers)
+    assert http.send(request).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/write", {"session_id": "s", "turns": []}),
+        ("POST", "/v1/recall", {"query": "x"}),
+        ("POST", "/v1/list", {}),
+        ("POST", "/v1/forget", {"level": "agent"}),
+        ("POST", "/v1/facts", {"text": "x"}),
+        ("PATCH", "/v1/facts/x", {"text": "x"}),
+    ],
+)
+def test_identity_in_a_body_or_query_is_refused(http: httpx.Client, method: str, path: str, body: Any) -> None:
+    for field in ("user", "user_id", "agent", "agent_id", "principal", "owner", "tenant", "scope"):
+        assert http.request(method, path, json={**body, field: "mallory"}).status_code == 422
+        assert http.request(method, path, json=body, params={field: "mallory"}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/whoami", "/v1/sessions", "/v1/sessions/s/turns", "/v1/sessions/s/status", "/v1/facts/x"]
+)
+def test_keys_mode_refuses_whoever_has_none(guarded: LocalService, path: str) -> None:
+    with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
+        for headers in (
+            {},
+            {"X-Threefold-User": "ana", "X-Threefold-Agent": "support"},
+            {"Authorization": "Bearer "},
+            {"Authorization": "Basic YTpi"},
+            {"Authorization": "Bearer tf_000000000000_guess"},
+            {"Authorization": "Bearer tf__"},
+            {"Authorization": "Bearer é".encode().decode("latin-1")},
+        ):
+            answer = client.get(path, headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
+
+
+def test_a_fixed_key_speaks_for_its_user_only(guarded: LocalService, database_url: str) -> None:
+    token = make_key(database_url)
+    with guarded.client(api_key=token) as memory:
+        assert memory.whoami().user == "ana"
+        memory.write("s1", SAID)
+    with guarded.client(user="bob", api_key=token) as memory, pytest.raises(Forbidden, match="user"):
+        memory.recall("kumquat")
+    with guarded.client(agent="sales", api_key=token) as memory, pytest.raises(Forbidden, match="agent"):
+        memory.recall("kumquat")
+
+
+def test_a_named_key_needs_the_user_on_every_call(guarded: LocalService, database_url: str) -> None:
+    token = make_key(database_url, user_grant="named", user_value=None)
+    with guarded.client(api_key=token) as memory, pytest.raises(Forbidden, match="x-threefold-user"):
+        memory.whoami()
+    with guarded.client(user="carol", api_key=token) as memory:
+        assert memory.whoami().user == "carol"
+
+
+def test_a_self_key_has_a_memory_that_no_user_can_reach(guarded: LocalService, database_url: str) -> None:
+    """The agent's own loop stays private, also from a user with the agent's name."""
+    own = make_key(database_url, user_grant="self", user_value=None)
+    user = make_key(database_url, user_value="support", ceiling=Reach.user)
+    with guarded.client(api_key=own) as memory:
+        memory.write("s1", SAID)
+        assert memory.whoami().user is None
+        assert memory.recall("kumquat").facts
+    with guarded.client(api_key=user) as memory:
+        assert memory.recall("kumquat", level="user").facts == []
+    with guarded.client(user="support", api_key=own) as memory, pytest.raises(Forbidden):
+        memory.whoami()
+
+
+def test_a_prefix_key_speaks_for_agents_under_it(guarded: LocalService, database_url: str) -> None:
+    token = make_key(database_url, agent_grant="prefix", agent_value="crew/")
+    with guarded.client(agent="crew/writer", api_key=token) as memory:
+        assert memory.whoami().agent == "crew/writer"
+    for agent in (None, "crew/", "crewx", "other"):
+        with guarded.client(agent=agent, api_key=token) as memory, pytest.raises(Forbidden, match="crew/"):
+            memory.whoami()
+
+
+def test_ceilings_bind_the_key_and_the_store(database_url: str) -> None:
+    wide = make_key(database_url, ceiling=Reach.user)
+    with LocalService(database_url=database_url, embedder="hash", mode="keys") as service:
+        with service.client(api_key=wide) as memory:
+            assert memory.whoami().ceiling == "agent"
+            with pytest.raises(Forbidden, match="ceiling"):
+                memory.recall("x", level="user")
+
+
+def test_expired_and_revoked_keys_are_refused(guarded: LocalService, database_url: str) -> None:
+    expired = make_key(database_url, expires_at=now_micros() - 1)
+    revoked = make_key(database_url, key_id="aaaaaaaaaaaa")
+    database = Database(database_url)
+    assert database.write_sync("system", lambda c: keys.revoke(c, "aaaaaaaaaaaa", now_micros()))
+    assert not database.write_sync("system", lambda c: keys.revoke(c, "aaaaaaaaaaaa", now_micros()))
+    database.close()
+    for token in (expired, revoked):
+        with guarded.client(api_key=token) as memory, pytest.raises(Unauthenticated):
+            memory.whoami()
+
+
+def test_sharing_needs_the_right(guarded: LocalService, database_url: str) -> None:
+    with guarded.client(api_key=make_key(database_url)) as memory, pytest.raises(Forbidden, match="share"):
+        memory.save("x", shared=True)
+    with guarded.client(api_key=make_key(database_url, may_share=True)) as memory:
+        assert memory.save("x", shared=True).shared
+
+
+def test_a_token_is_stored_as_a_hash_only(guarded: LocalService, database_url: str) -> None:
+    secret = make_key(database_url).split("_", 2)[2]
+    database = Database(database_url)
+    stored = database.read_sync("system", lambda c: repr(c.exec_driver_sql("SELECT * FROM api_keys").all()))
+    database.close()
+    assert secret not in stored
+
+
+def test_the_client_refuses_a_wildcard_user(service: LocalService) -> None:
+    with service.client(user="*", agent="support") as memory, pytest.raises(InvalidRequest):
+        memory.recall("x")
+
+
+def test_reads_create_nothing(memory: MemoryClient, database_url: str) -> None:
+    memory.recall("x", session_id="s1")
+    memory.list()
+    memory.sessions()
+    database = Database(database_url)
+    owners = database.read_sync("system", lambda c: c.exec_driver_sql("SELECT count(*) FROM owners").scalar_one())
+    database.close()
+    assert owners == 0
+
+
+def test_quoting_is_undone_once(http: httpx.Client) -> None:
+    answer = http.get("/v1/whoami", headers={"X-Threefold-User": quote("a%2Fb", safe="")})
+    assert answer.json()["user"] == "a%2Fb"

