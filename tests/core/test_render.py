@@ -147,6 +147,12 @@ def test_many_blocks_are_stripped() -> None:
     assert strip_block(f"{block}\none\n{block.upper()}two{block}") == "one\ntwo"
 
 
+def test_a_block_never_holds_another() -> None:
+    """Field case 601: each round would repeat all that were before."""
+    block = join_block([], ["- x"], [])
+    assert neutral(f"{block} when is it?") == "when is it?"
+
+
 def test_a_cut_block_is_stripped_to_the_end() -> None:
     block = join_block([], ["- x"], [])
     assert strip_block(f"words {block[:-30]}") == "words"

@@ -103,15 +103,16 @@ sys.path.insert(0, {str(TESTS)!r})
 from fixtures.postgres import PostgresServer
 server = PostgresServer()
 server.start()
-print(server.admin_url, server.home, flush=True)
+print(server.admin_url, server.home, server.data, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     parent = run(sys.executable, "-c", script)
-    url, home = parent.stdout.split()
+    url, *directories = parent.stdout.split()
     assert parent.returncode == -signal.SIGKILL
     while not refuses(url):  # the kernel's signal is under way; the test's timeout is the bound
         pass
-    shutil.rmtree(home, ignore_errors=True)  # Postgres tidies up there too
+    for directory in directories:
+        shutil.rmtree(directory, ignore_errors=True)  # Postgres tidies up there too
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")

@@ -137,9 +137,7 @@ async def test_a_rate_limit_of_ten_minutes_parks_nothing(world: World) -> None:
     world.embedder.before = limited
     for session in ("s1", "s2", "s3"):
         await world.write(session, "A remark.")
-    while any(row.due_at for row in world.rows(tasks)):
-        await world.settle()
-        world.clock.advance(10)
+    await world.settle_in_time()
     assert len(world.with_vector()) == 3
     assert [row.parked for row in world.rows(tasks) if row.parked] == []
 
@@ -156,9 +154,7 @@ async def test_what_always_fails_is_tried_a_bounded_number_of_times(world: World
     world.embedder.before = poisoned
     await world.write("bad", "poison")
     await world.write("good", "fine")
-    while any(row.due_at for row in world.rows(tasks)):
-        await world.settle()
-        world.clock.advance(1)
+    await world.settle_in_time()
     gaps = [later - earlier for earlier, later in pairwise(attempts)]
     assert len(attempts) == MAX_ATTEMPTS
     assert gaps == sorted(gaps)
@@ -188,9 +184,8 @@ async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: Wor
 async def test_progress_makes_earlier_failures_void(world: World) -> None:
     world.embedder.before = failing(*[ModelError("busy")] * 5)
     await world.write("s1", "First.")
-    for _ in range(6):
-        await world.settle()
-        world.clock.advance(1_000)
+    await world.settle_in_time()
+    assert len(world.embedder.calls) == 6
     assert world.task("s1", "embed").attempts == 0
 
 
@@ -263,6 +258,21 @@ async def test_what_other_processes_write_is_found(
     async with working(world):
         await make_world().write("s1", "A remark.")
         await until(lambda: world.with_vector() == [1])
+
+
+async def test_many_writers_of_one_session_lose_nothing(world: World) -> None:
+    async def write(writer: int) -> None:
+        for number in range(10):
+            await world.write("s1", f"Remark {number} of {writer} about the harbour.")
+
+    async with working(world):
+        async with anyio.create_task_group() as group:
+            for writer in range(4):
+                group.start_soon(write, writer)
+        await until(lambda: not any(row.due_at or row.lease for row in world.rows(tasks)))
+    assert world.with_vector() == list(range(1, 41))
+    assert len(world.rows(digests)) > 0
+    assert [row.parked for row in world.rows(tasks) if row.parked] == []
 
 
 async def test_a_stop_ends_what_is_in_flight_and_claims_nothing_more(make_world: Callable[..., World]) -> None:

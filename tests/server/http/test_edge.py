@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 from fastapi.routing import APIRoute
-from fixtures.postgres import Databases
 from sqlalchemy import make_url
 
+from fixtures.postgres import Databases
 from threefold import MemoryClient
 from threefold.errors import ERRORS
 from threefold_server.app import create_app
@@ -82,7 +82,8 @@ def test_logs_hold_no_content(memory: MemoryClient, caplog: pytest.LogCaptureFix
     memory.save("kumquat")
     memory.wait("session-kumquat")
     memory.forget(level="agent")
-    assert "kumquat" not in "".join(record.getMessage() + repr(record.__dict__) for record in caplog.records)
+    ours = [record for record in caplog.records if not record.name.startswith("httpx")]  # httpx is the caller here
+    assert "kumquat" not in "".join(record.getMessage() + repr(record.__dict__) for record in ours)
 
 
 def test_the_openapi_document_is_complete() -> None:
@@ -92,7 +93,7 @@ def test_the_openapi_document_is_complete() -> None:
     for route in app.routes:
         if not isinstance(route, APIRoute) or not route.path.startswith("/v1"):
             continue
-        for method in route.methods:
+        for method in route.methods or ():
             operation: dict[str, Any] = document["paths"][route.path_format][method.lower()]
             assert operation["summary"]
             assert operation["description"], route.path

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import anyio
+import anyio.to_thread
 import httpx
 import numpy as np
 import pytest
@@ -121,25 +121,27 @@ def test_an_unchanged_memory_gives_the_same_bytes(memory: MemoryClient) -> None:
 
 
 def test_window_then_gap_then_digest(database_url: str) -> None:
-    with LocalService(database_url=database_url, embedder="hash", token_budget=400) as service:
-        with service.client() as memory:
-            for number in range(1, 61):
-                memory.write("s1", [said(f"Turn {number}: Ana paid {number * 7} euros to shop {number}.")])
-            memory.end("s1", wait=20)
-            recalled = memory.recall("thanks", session_id="s1", include=["short_term", "medium_term"])
-            assert recalled.digest is not None
-            assert recalled.digest.from_seq == 1
-            shown = [turn.seq for turn in recalled.window]
-            assert shown == list(range(shown[0], 61))
-            first = recalled.digest.upto_seq + 1
-            if shown[0] > first:
-                assert recalled.gap is not None
-                assert (recalled.gap.from_seq, recalled.gap.upto_seq) == (first, shown[0] - 1)
-            else:
-                assert recalled.gap is None
-            assert count_tokens(recalled.block) == recalled.tokens.used <= 400
-            assert [digest.version for digest in memory.digests("s1").digests][0] == recalled.digest.version
-            assert memory.digest("s1", 1).version == 1
+    with (
+        LocalService(database_url=database_url, embedder="hash", token_budget=400) as service,
+        service.client() as memory,
+    ):
+        for number in range(1, 61):
+            memory.write("s1", [said(f"Turn {number}: Ana paid {number * 7} euros to shop {number}.")])
+        memory.end("s1", wait=20)
+        recalled = memory.recall("thanks", session_id="s1", include=["short_term", "medium_term"])
+        assert recalled.digest is not None
+        assert recalled.digest.from_seq == 1
+        shown = [turn.seq for turn in recalled.window]
+        assert shown == list(range(shown[0], 61))
+        first = recalled.digest.upto_seq + 1
+        if shown[0] > first:
+            assert recalled.gap is not None
+            assert (recalled.gap.from_seq, recalled.gap.upto_seq) == (first, shown[0] - 1)
+        else:
+            assert recalled.gap is None
+        assert count_tokens(recalled.block) == recalled.tokens.used <= 400
+        assert memory.digests("s1").digests[0].version == recalled.digest.version
+        assert memory.digest("s1", 1).version == 1
 
 
 @pytest.mark.parametrize("budget", [0, 1, 5, 40, 60, 80, 120, 200, 400, 1000, 4096])
@@ -243,11 +245,10 @@ class StuckEmbedder:
 
     def __init__(self) -> None:
         self.inner = build_embedder("hash")
-        self.released = threading.Event()
+        self.released = threading.Event()  # set by the test, which runs in another thread
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        while not self.released.is_set():
-            await anyio.sleep(0.01)
+        await anyio.to_thread.run_sync(self.released.wait, abandon_on_cancel=True)
         return await self.inner.embed(texts)
 
     async def aclose(self) -> None:
@@ -258,7 +259,11 @@ def test_an_embedder_that_hangs_degrades_and_words_still_find(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stuck = StuckEmbedder()
-    monkeypatch.setattr("threefold_server.app.build_embedder", lambda *_, **__: stuck)  # pyright: ignore[reportUnknownLambdaType]
+
+    def build_stuck(*_: object, **__: object) -> StuckEmbedder:
+        return stuck
+
+    monkeypatch.setattr("threefold_server.app.build_embedder", build_stuck)
     with LocalService(database_url=database_url) as service, service.client() as memory:
         memory.write("s1", [said("the gecko climbs")])
         recalled = memory.recall("gecko", session_id="s2")

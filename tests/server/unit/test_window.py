@@ -41,9 +41,10 @@ def test_the_newest_turns_come_oldest_first() -> None:
 
 
 def test_a_call_and_its_results_are_never_split_at_any_budget() -> None:
-    talk = [turn(1), turn(2, "tool_call"), turn(3, "tool_call"), turn(4, "tool_result"), turn(5, "tool_result"), turn(6)]
+    calls = [turn(2, "tool_call"), turn(3, "tool_call")]
+    talk = [turn(1), *calls, turn(4, "tool_result"), turn(5, "tool_result"), turn(6)]
     whole = {2, 3, 4, 5}
-    for budget in range(0, 20):
+    for budget in range(20):
         seen = set(fit(talk, budget))
         assert not seen & whole or whole <= seen
 

@@ -39,21 +39,21 @@ _LOOK_ALIKE = re.compile(
 
 
 def neutral(text: str) -> str:
-    """`text` without anything that could open or close the fence, or start a line of the block."""
-    return _LINE_END.sub(f"\n{INDENT}{INDENT}", _LOOK_ALIKE.sub("&lt;", text.strip()))
+    """`text` without older blocks, and without what could open or close the fence or start a line of the block."""
+    return _LINE_END.sub(f"\n{INDENT}{INDENT}", _LOOK_ALIKE.sub("&lt;", strip_block(text).strip()))
 
 
 def memory_line(memory: Memory) -> str:
     """A fact or an episode: when it was said, by whom, and its words."""
     said = memory.origin if memory.kind == "fact" else _speaker(memory.role or memory.origin, memory.name)
     shared = f", shared by {_label(memory.agent)}" if memory.shared else ""
-    return f"- [{_day(memory.event_at or memory.created_at)}, {said}{shared}] {neutral(memory.text)}"
+    return f"- [{_day(memory.event_at or memory.created_at)}, {said}{shared}] {neutral(strip_block(memory.text))}"
 
 
 def turn_line(turn: Turn) -> str:
     """A turn of the window."""
     role = turn.role if turn.kind == "message" else turn.kind.replace("_", " ")
-    return f"- [{_day(turn.created_at)}, {_speaker(role, turn.name)}] {neutral(turn.content)}"
+    return f"- [{_day(turn.created_at)}, {_speaker(role, turn.name)}] {neutral(strip_block(turn.content))}"
 
 
 def digest_lines(digest: DigestView) -> list[str]:

@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import anyio
 from fastapi import FastAPI
-from threefold_server.storage.database import Connection
 
 from threefold_server.about import VERSION
 from threefold_server.consolidation.worker import run_workers
@@ -20,7 +19,7 @@ from threefold_server.models.ports import Embedder, Summarizer
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.storage import migrate, system
-from threefold_server.storage.database import Database
+from threefold_server.storage.database import Connection, Database
 from threefold_server.storage.row_security import unbound_role
 from threefold_server.telemetry import Metrics, configure_logging
 
@@ -59,32 +58,42 @@ def serve_app() -> FastAPI:
 
 
 @asynccontextmanager
-async def open_service(settings: Settings, metrics: Metrics | None = None) -> AsyncGenerator[Service]:
-    """The resources behind the app, for the app and for commands that work without HTTP."""
+async def open_service(
+    settings: Settings, metrics: Metrics | None = None, *, claim: bool = True
+) -> AsyncGenerator[Service]:
+    """The resources behind the app, for the app and for commands that work without HTTP.
+
+    `claim` checks that the store's vectors are the embedder's; only `threefold reembed` does without.
+    """
     if settings.embedded:
         await anyio.to_thread.run_sync(migrate.upgrade, settings.url)
     async with AsyncExitStack() as stack:
         database = Database(settings.url)
-        stack.callback(database.close)
+        stack.push_async_callback(database.aclose)
         await database.read("system", _check_database)
         embedder, summarizer = _build_models(settings)
         stack.push_async_callback(embedder.aclose)
         stack.push_async_callback(summarizer.aclose)
         service = Service(settings, database, embedder, summarizer, metrics or Metrics())
-        await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
+        if claim:
+            await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service
 
 
 def _build_models(settings: Settings) -> tuple[Embedder, Summarizer]:
-    endpoint = {
-        "base_url": settings.model_base_url,
-        "api_key": settings.model_api_key.get_secret_value() if settings.model_api_key else "",
-        "timeout": settings.model_timeout,
-    }
+    key = settings.model_api_key.get_secret_value() if settings.model_api_key else ""
     embedder = build_embedder(
-        settings.embedder, model_path=settings.minilm_model, dimensions=settings.embedder_dimensions, **endpoint
+        settings.embedder,
+        model_path=settings.minilm_model,
+        dimensions=settings.embedder_dimensions,
+        api_key=key,
+        base_url=settings.model_base_url,
+        timeout=settings.model_timeout,
     )
-    return embedder, build_summarizer(settings.summarizer, **endpoint)
+    summarizer = build_summarizer(
+        settings.summarizer, api_key=key, base_url=settings.model_base_url, timeout=settings.model_timeout
+    )
+    return embedder, summarizer
 
 
 def _check_database(connection: Connection) -> None:

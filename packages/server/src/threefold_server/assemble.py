@@ -1,4 +1,4 @@
-"""The block a model reads, within its token budget: digest and memories up to their shares, the window with the rest. Pure."""
+"""The block a model reads, within its token budget: digest and memories up to a share each, then the window. Pure."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from threefold_server.window import Cut, fit_window, group_turns
 
 SHARE = 0.3
 """Of the budget, for the digest and for the memories at most, each; what they leave goes to the window."""
+
+SMALLEST_CUT = 24
+"""Tokens of a memory's text below which head and tail tell nothing."""
 
 Count = Callable[[str], int]
 
@@ -53,7 +56,7 @@ def assemble(
     kept, lost = _fit_memories(memories, share, count, cut)
     draft.memories = [line for line, _ in kept]
     dropped += lost
-    taken = count(draft.block()) if draft.digest or draft.memories else count(join_block([], ["-"], []))
+    taken = count(join_block(draft.digest, draft.memories, ["-"]))
     draft.window = fit_window(turns, budget - taken, _turn_cost(count), cut)
     dropped += _shrink(draft, [memory for _, memory in kept], digest, budget, count)
     block = draft.block()
@@ -95,7 +98,7 @@ def _fit_memories(
     for memory in memories:
         line = memory_line(memory)
         tokens = count(line) + 1
-        if tokens > share // 2:
+        if tokens > share // 2 and share >= SMALLEST_CUT * 3:
             line = memory_line(memory.model_copy(update={"text": cut(memory.text, share // 3)}))
             tokens = count(line) + 1
         if tokens <= left:
@@ -107,14 +110,16 @@ def _fit_memories(
 
 
 def _turn_cost(count: Count) -> Callable[[Turn], int]:
-    """Stored tokens plus those of the line's head, counted once per speaker and day."""
+    """Stored tokens plus those of the line's head, counted once per speaker and day; a cut turn is counted anew."""
     heads: dict[object, int] = {}
 
     def cost(turn: Turn) -> int:
+        if turn.cut:
+            return count(turn_line(turn)) + 1
         key = (turn.role, turn.kind, turn.name, turn.created_at.date())
         if key not in heads:
             heads[key] = count(turn_line(turn.model_copy(update={"content": ""}))) + 1
-        return heads[key] + (count(turn.content) if turn.cut else turn.tokens)
+        return heads[key] + turn.tokens
 
     return cost
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from threefold_server.storage.database import Connection
-
 from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
 from threefold.errors import NotFound
 from threefold_server.access import Principal, check_reads_shared, read_scope, session_scope
 from threefold_server.paging import bad_cursor, cut_page, decode_cursor
 from threefold_server.service import Service
 from threefold_server.storage import digests, listing, sessions, tasks, turns
+from threefold_server.storage.database import Connection
 from threefold_server.storage.types import AnyRow
 
 

@@ -6,13 +6,12 @@ from collections import Counter
 from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from threefold_server.storage.database import Connection
-
 from threefold.contract import ForgetReceipt, ForgetRequest
 from threefold.errors import Forbidden, NotFound
 from threefold_server.access import Principal, Reach, ScopeFilter, forget_scope, item_scope, session_scope
 from threefold_server.service import Service
 from threefold_server.storage import erase, erasures, selection
+from threefold_server.storage.database import Connection
 from threefold_server.storage.types import from_micros
 
 TIERS = ("sessions", "turns", "digests", "facts", "index")

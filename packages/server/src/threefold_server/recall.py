@@ -9,7 +9,6 @@ from uuid import UUID
 import anyio
 import numpy as np
 from numpy.typing import NDArray
-from threefold_server.storage.database import Connection
 
 from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Turn
 from threefold.errors import Unavailable
@@ -19,6 +18,7 @@ from threefold_server.models.ports import ModelError
 from threefold_server.models.tokens import count_tokens, head_and_tail
 from threefold_server.service import Service
 from threefold_server.storage import digests, memories, turns
+from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger
 
 EMBED_SHARE = 0.6

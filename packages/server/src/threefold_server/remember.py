@@ -6,8 +6,6 @@ import json
 from typing import Any
 from uuid import UUID, uuid4
 
-from threefold_server.storage.database import Connection
-
 from threefold.contract import FactHistory, Memory, SaveFactRequest, UpdateFactRequest
 from threefold.errors import Conflict, NotFound
 from threefold_server.access import (
@@ -21,6 +19,7 @@ from threefold_server.access import (
 from threefold_server.indexing import fact_passages
 from threefold_server.service import Service
 from threefold_server.storage import facts, index, sessions, tasks
+from threefold_server.storage.database import Connection
 from threefold_server.storage.selection import parse_key
 from threefold_server.storage.types import AnyRow, from_micros
 from threefold_server.trust import TRUST
@@ -158,7 +157,7 @@ def _changes(request: UpdateFactRequest, now: int) -> dict[str, Any]:
 
 def _supersede(connection: Connection, principal: Principal, old: AnyRow, changes: dict[str, Any], now: int) -> Memory:
     new = uuid4()
-    values = {**old._mapping, **changes, "fact": new, "created_at": now, "event_at": now, "valid_from": now}
+    values = {**facts.values_of(old), **changes, "fact": new, "created_at": now, "event_at": now, "valid_from": now}
     facts.add(connection, {**values, "access_count": 0})
     facts.copy_sources(connection, old.owner, old.fact, new)
     facts.change(connection, old.owner, old.fact, valid_to=now, superseded_by=new)

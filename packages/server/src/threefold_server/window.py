@@ -63,9 +63,18 @@ def _cut_group(group: list[Turn], budget: int, cost: Callable[[Turn], int], cut:
         left -= cost(shortened[turn.seq])
         open_turns -= 1
     fitted = [shortened[turn.seq] for turn in group]
-    return fitted if sum(map(cost, fitted)) <= budget else []
+    useful = any(turn.content for turn in fitted) and sum(map(cost, fitted)) <= budget
+    return fitted if useful else []
 
 
 def _shorten(turn: Turn, share: int, cost: Callable[[Turn], int], cut: Cut) -> Turn:
-    frame = cost(turn.model_copy(update={"content": ""}))
-    return turn.model_copy(update={"content": cut(turn.content, max(0, share - frame)), "cut": True})
+    """Head and tail of a turn at a cost of at most `share`; no content where not even its frame fits."""
+    shortened = turn.model_copy(update={"content": "", "cut": True})
+    room = share - cost(shortened)
+    while room > 0:
+        candidate = turn.model_copy(update={"content": cut(turn.content, room), "cut": True})
+        excess = cost(candidate) - share
+        if excess <= 0:
+            return candidate
+        room -= excess
+    return shortened

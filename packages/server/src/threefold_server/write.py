@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from uuid import UUID, uuid4
 
 import anyio.to_thread
-from threefold_server.storage.database import Connection
 
 from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold.errors import Conflict, RevisionConflict
@@ -15,6 +14,7 @@ from threefold_server.access import Principal, Reach, ScopeFilter, session_scope
 from threefold_server.models.tokens import count_tokens
 from threefold_server.service import Service
 from threefold_server.storage import erasures, sessions, tasks, turns
+from threefold_server.storage.database import Connection
 
 COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import typer
 
 from threefold.errors import ThreefoldError
-from threefold_server.cli import admin, facts, keys, memory, replay, serve, sessions
+from threefold_server.cli import admin, demo, facts, keys, memory, replay, serve, sessions
 from threefold_server.cli.output import Failed, UsageError, report
 
 app = typer.Typer(
@@ -18,6 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(demo.app)
 app.add_typer(serve.app)
 app.add_typer(memory.app)
 app.add_typer(replay.app)

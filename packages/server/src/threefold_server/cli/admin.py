@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from threefold_server.cli.output import Failed, progress, say
-from threefold_server.cli.store import MODELS, check_exists, open_database, store_verb, with_service
+from threefold_server.cli.store import MODELS, check_exists, explained, open_database, store_verb, with_service
 from threefold_server.consolidation import rebuild as rebuilding
 from threefold_server.consolidation.worker import Progress, run_until_idle
 from threefold_server.service import Service
@@ -24,7 +24,8 @@ app = typer.Typer()
 @store_verb(app, "threefold migrate --database-url postgresql://threefold_app@db/threefold")
 def migrate(settings: Settings) -> None:
     """Bring a database to the current schema. Safe to repeat."""
-    migrations.upgrade(settings.url)
+    with explained():
+        migrations.upgrade(settings.url)
     say("The schema is current.")
 
 

@@ -28,8 +28,12 @@ def add_command(
     _, *own = inspect.signature(function, eval_str=True).parameters.values()
     keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
     setattr(run, "__signature__", inspect.Signature([*keywords, *added]))  # noqa: B010 - pyright knows no such attribute
-    epilog = "\n".join(["\b", "Example:", *(f"  $ {line}" for line in examples)])
-    app.command(name or function.__name__, help=function.__doc__, epilog=epilog)(run)
+    app.command(name or function.__name__, help=function.__doc__, epilog=example(*examples))(run)
+
+
+def example(*lines: str) -> str:
+    """The end of a help text: how the command is used."""
+    return "\n".join(["\b", "Example:", *(f"  $ {line}" for line in lines)])
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -1,33 +1,31 @@
-"""`threefold demo`: a story in two sessions on a throw-away store. Each scene checks what it shows."""
+"""`threefold demo`: a story in two sessions on a throw-away store. Each scene checks that it shows what it says."""
 
 from __future__ import annotations
 
 import json as jsonlib
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from pydantic import BaseModel
 from rich.console import Group, RenderableType
-from rich.panel import Panel
 from rich.rule import Rule
 
 from threefold import MemoryClient
-from threefold.contract import RecalledMemory
 from threefold_server.cli import views
-from threefold_server.cli.commands import Json
+from threefold_server.cli.commands import Json, example
 from threefold_server.cli.output import Failed, out, plain
 from threefold_server.local import LocalService
 from threefold_server.storage.database import sqlite_url
 
 app = typer.Typer()
 
-AGENT = "assistant"
 FIRST, SECOND = "monday", "tuesday"
 SECRET = "quokka-7391"
 
@@ -50,13 +48,17 @@ TALK = [
     ("assistant", "No pages on the 14th of August. Enjoy it when it comes!"),
 ]
 
+NEWS = "Our build machines moved to Porto last week."
+WHERE = "Where do the machines stand?"
+
 SETTINGS: dict[str, Any] = {
+    "mode": "dev",
     "embedder": "minilm",
     "summarizer": "extractive",
-    "token_budget": 600,
-    "compaction_trigger": 250,
-    "compaction_target": 120,
-    "tier_deadline": 10.0,  # on a slow machine the model takes a moment to load
+    "token_budget": 500,
+    "compaction_trigger": 200,  # small, so that sixteen turns pass it
+    "compaction_target": 100,
+    "tier_deadline": 10.0,  # on a slow machine, the model takes a moment to load
     "top_k": 3,
     "min_score": 0.0,
 }
@@ -64,7 +66,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """Who is there, and where the store keeps its files."""
+    """Who is there, and where the store has its files."""
 
     mira: MemoryClient
     tom: MemoryClient
@@ -73,12 +75,12 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scene:
-    """What happened, as data and as a picture."""
+    """What happened: as a picture for people, as data for machines."""
 
     title: str
     text: str
-    evidence: dict[str, Any]
     picture: RenderableType
+    data: dict[str, Any]
 
 
 def require(condition: bool, claim: str) -> None:
@@ -88,7 +90,7 @@ def require(condition: bool, claim: str) -> None:
 
 
 def tell(stage: Stage) -> Scene:
-    """Session 1: sixteen turns are written."""
+    """Session 1."""
     start = datetime.now(UTC) - timedelta(days=1)
     turns = [
         {"role": role, "content": content, "created_at": start + timedelta(minutes=number)}
@@ -97,8 +99,192 @@ def tell(stage: Stage) -> Scene:
     written = stage.mira.write(FIRST, turns)
     require(written.appended == len(TALK), "every turn is stored")
     return Scene(
-        f"Yesterday, session {FIRST!r}: Mira talks to her assistant",
-        "Each turn is stored word for word, and can be recalled as soon as the write returns.",
-        {"written": written.model_dump()},
+        f"Session {FIRST!r}: Mira talks to her assistant",
+        "Turns are stored word for word, and are remembered as soon as the write returns.",
         Group(views.turns(stage.mira.turns(FIRST, limit=6)), views.written(written)),
+        {"written": dump(written)},
     )
+
+
+def find_by_words(stage: Stage) -> Scene:
+    """Session 2, at once: nothing was ended, nothing waited for."""
+    query = "On which day do I deploy to staging?"
+    answer = stage.mira.recall(query, session_id=SECOND)
+    require(bool(answer.facts) and "Fridays" in answer.facts[0].text, "a fact of one session is recalled in the next")
+    require(answer.facts[0].score_parts.coverage > 0, "it is found by its words")
+    stage.mira.write(SECOND, [{"role": "user", "content": NEWS}])
+    return Scene(
+        f"Session {SECOND!r}, a moment later: found by words",
+        f"Mira asks: {query} Then she says: {NEWS}",
+        views.recalled(answer),
+        {"query": query, "recall": dump(answer)},
+    )
+
+
+def find_by_meaning(stage: Stage) -> Scene:
+    """The same once vectors are there, for questions that share no word with the answer."""
+    status = stage.mira.wait(FIRST)
+    stage.mira.wait(SECOND)
+    query = "Whom should I phone when a rollout goes wrong?"
+    answer = stage.mira.recall(query, session_id=SECOND)
+    best = answer.facts[0] if answer.facts else None
+    require(best is not None and "Jonas" in best.text, "a question in other words finds the answer")
+    require(best is not None and best.score_parts.coverage == 0, "question and answer share no word")
+    return Scene(
+        "Found by meaning",
+        f"The background work has indexed {status.indexed_upto} of {status.last_seq} turns. Mira asks: {query}",
+        views.recalled(answer),
+        {"query": query, "status": dump(status), "recall": dump(answer)},
+    )
+
+
+def show_tiers(stage: Stage) -> Scene:
+    """All three tiers, back in session 1."""
+    answer = stage.mira.recall(WHERE, session_id=FIRST)
+    require(bool(answer.window), "the window has the newest turns")
+    require(answer.window[-1].content == TALK[-1][1], "they are there word for word")
+    require(answer.digest is not None and answer.digest.from_seq == 1, "a digest has the older turns")
+    require(NEWS in [memory.text for memory in answer.facts], "memories of other sessions come along")
+    require(answer.gap is None, "no turn is in neither")
+    return Scene(
+        f"Three tiers, back in session {FIRST!r}",
+        "The newest turns stand in the window word for word, older ones were folded into a digest, and memories "
+        f"of all sessions come along. Mira asks: {WHERE}",
+        views.recalled(answer),
+        {"recall": dump(answer)},
+    )
+
+
+def show_block(stage: Stage) -> Scene:
+    """What a model reads."""
+    answer = stage.mira.recall(WHERE, session_id=FIRST)
+    require(NEWS in answer.block and TALK[-1][1] in answer.block, "the block has memories and window")
+    require(answer.tokens.used <= answer.tokens.budget, "the block fits the budget")
+    return Scene(
+        "What the model reads",
+        f"One fenced block of {answer.tokens.used} tokens, of {answer.tokens.budget} allowed; it marks itself as data.",
+        plain(answer.block),
+        {"block": answer.block, "tokens": dump(answer.tokens)},
+    )
+
+
+def supersede(stage: Stage) -> Scene:
+    """A saved fact is corrected; the old one is history."""
+    saved = stage.mira.save("The release manager is Anna.", pinned=True)
+    changed = stage.mira.update_fact(saved.id, text="The release manager is Boris.")
+    history = stage.mira.fact_history(changed.id)
+    found = stage.mira.recall("Who is the release manager?", session_id=SECOND, top_k=10)
+    texts = [memory.text for memory in found.facts]
+    require(changed.text in texts and saved.text not in texts, "only the corrected fact is recalled")
+    require([version.text for version in history.versions] == [saved.text, changed.text], "the old one is history")
+    return Scene(
+        "A fact is saved, and corrected",
+        "Only the new text is recalled; its history keeps the old one.",
+        views.history(history),
+        {"saved": dump(saved), "changed": dump(changed), "history": dump(history), "recalled": texts},
+    )
+
+
+def keep_apart(stage: Stage) -> Scene:
+    """Another user of the same agent."""
+    answer = stage.tom.recall("On which day do I deploy to staging?", session_id=FIRST)
+    listed = stage.tom.list()
+    require(not answer.facts and not answer.window and answer.digest is None, "another user recalls nothing")
+    require(not listed.items, "another user lists nothing")
+    return Scene(
+        "Tom asks the same, of the same agent, in a session of the same name",
+        "He sees nothing: a memory belongs to its user.",
+        views.recalled(answer),
+        {"recall": dump(answer), "list": dump(listed)},
+    )
+
+
+def forget(stage: Stage) -> Scene:
+    """A dry run, the forget, and its receipt."""
+    before = files_with(SECRET, stage.files)
+    require(bool(before), "the word is in the store's files at first")
+    rehearsal = stage.mira.forget(session_id=FIRST, dry_run=True)
+    require(files_with(SECRET, stage.files) == before, "a dry run erases nothing")
+    receipt = stage.mira.forget(session_id=FIRST)
+    require(receipt.counts == rehearsal.counts and receipt.counts["turns"] == len(TALK), "what was announced is gone")
+    require(receipt.complete and receipt.purge == "done", "the receipt says that all of it is gone")
+    return Scene(
+        f"Mira has session {FIRST!r} forgotten",
+        "The dry run first, then the receipt:",
+        Group(views.receipt(rehearsal), "", views.receipt(receipt)),
+        {"files_before": before, "dry_run": dump(rehearsal), "receipt": dump(receipt)},
+    )
+
+
+def prove(stage: Stage) -> Scene:
+    """Neither the service nor the bytes on the disk know the word any more; the rest is still there."""
+    answer = stage.mira.recall(f"What is the code word {SECRET} for?", session_id=SECOND)
+    after = files_with(SECRET, stage.files)
+    require(not any(SECRET in memory.text for memory in answer.facts), "what was forgotten is not recalled")
+    require(not after, "no file of the store has the word any more")
+    require(any("Boris" in memory.text for memory in stage.mira.list().items), "what was not forgotten is still there")
+    read = sorted(path.name for path in stage.files.iterdir())
+    return Scene(
+        "The proof",
+        f"Every byte of the store's files was read: {SECRET!r} is in none of them. The saved fact is still there.",
+        plain(", ".join(read)),
+        {"word": SECRET, "files_read": read, "files_after": after, "recall": dump(answer)},
+    )
+
+
+SCENES: list[Callable[[Stage], Scene]] = [
+    tell,
+    find_by_words,
+    find_by_meaning,
+    show_tiers,
+    show_block,
+    supersede,
+    keep_apart,
+    forget,
+    prove,
+]
+
+
+@app.command(epilog=example("threefold demo"))
+def demo(json: Json = False) -> None:
+    """See the memory at work. A story on a throw-away store, in a few seconds; needs no network."""
+    started = time.perf_counter()
+    played: list[dict[str, Any]] = []
+    with set_stage() as stage:
+        for number, play in enumerate(SCENES, start=1):
+            scene = play(stage)
+            played.append({"title": scene.title, "text": scene.text, **scene.data})
+            if not json:
+                show(number, scene)
+    seconds = round(time.perf_counter() - started, 1)
+    if json:
+        typer.echo(jsonlib.dumps({"scenes": played, "seconds": seconds}, indent=2, ensure_ascii=False))
+    else:
+        out.print(plain(f"\nAll of it held, in {seconds} s. Now yours: threefold serve", "bold green"))
+
+
+@contextmanager
+def set_stage() -> Generator[Stage]:
+    """A store of its own, with two users of one agent."""
+    with tempfile.TemporaryDirectory(prefix="threefold-demo-") as directory:
+        # By URL, so that THREEFOLD_DATABASE_URL does not lead us into a store that matters.
+        service = LocalService(directory, database_url=sqlite_url(Path(directory)), **SETTINGS)
+        with service, service.client("mira", "assistant") as mira, service.client("tom", "assistant") as tom:
+            yield Stage(mira, tom, Path(directory))
+
+
+def show(number: int, scene: Scene) -> None:
+    """One scene for people."""
+    out.print(Rule(plain(f"{number}. {scene.title}", "bold"), align="left"), plain(scene.text, "italic"), "")
+    out.print(scene.picture, "")
+
+
+def files_with(word: str, directory: Path) -> list[str]:
+    """The names of the files that hold a word, in whatever case."""
+    needle = word.lower().encode()
+    return sorted(path.name for path in directory.iterdir() if needle in path.read_bytes().lower())
+
+
+def dump(answer: BaseModel) -> dict[str, Any]:
+    """A model of the contract as JSON has it."""
+    return answer.model_dump(mode="json")

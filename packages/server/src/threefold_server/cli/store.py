@@ -72,7 +72,7 @@ def check_exists(settings: Settings) -> None:
 def open_database(settings: Settings) -> Generator[Database]:
     """The database alone; the embedded one is brought to the current schema."""
     with ExitStack() as stack:
-        with _explained():
+        with explained():
             if settings.embedded:
                 migrate.upgrade(settings.url)
             database = Database(settings.url)
@@ -86,7 +86,7 @@ def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]],
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
-            with _explained():
+            with explained():
                 service = await stack.enter_async_context(open_service(settings, claim=claim))
             await work(service)
 
@@ -94,7 +94,7 @@ def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]],
 
 
 @contextmanager
-def _explained() -> Generator[None]:
+def explained() -> Generator[None]:
     """Turn what keeps a store from opening into errors that are shown in one line."""
     try:
         yield
@@ -120,7 +120,9 @@ def _help(name: str, field: FieldInfo) -> str:
 def _problems(error: ValidationError) -> str:
     """What is wrong with which settings; a value may be a secret, so none is quoted."""
     items = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(
-        "".join(f"{PREFIX}{part}: ".upper() for part in item["loc"]) + item["msg"].removeprefix("Value error, ")
-        for item in items
-    )
+    return "; ".join("".join(map(_named, item["loc"])) + item["msg"] for item in items)
+
+
+def _named(setting: int | str) -> str:
+    name = str(setting)
+    return f"--{name.replace('_', '-')} ({PREFIX}{name.upper()}): "

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any
 
 import anyio.to_thread
-from threefold_server.storage.database import Connection
 
 from threefold.contract import Turn
 from threefold_server.indexing import own_words
@@ -18,6 +17,7 @@ from threefold_server.models.sentences import pack
 from threefold_server.models.tokens import count_tokens
 from threefold_server.service import Service
 from threefold_server.storage import digests, folding, tasks, turns
+from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import Claim, LeaseLost
 from threefold_server.storage.types import AnyRow
 from threefold_server.window import group_turns

@@ -7,12 +7,12 @@ from functools import partial
 from uuid import UUID
 
 import anyio.to_thread
-from threefold_server.storage.database import Connection
 
 from threefold_server.indexing import Passage, fact_passages, turn_passages
 from threefold_server.models.ports import Vectors
 from threefold_server.service import Service
 from threefold_server.storage import index, system, tasks
+from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import Claim
 from threefold_server.storage.types import AnyRow, from_micros
 

@@ -15,6 +15,7 @@ from threefold_server.telemetry import logger
 FLUSH_SECONDS = 5
 SWEEP_SECONDS = 60
 RETIRE_SECONDS = 3_600
+LONGEST_JOB_SECONDS = 10
 AT_ONCE = 200
 """Rows per transaction, so that no writer waits long for a sweep."""
 
@@ -22,10 +23,11 @@ MICROS_PER_DAY = 86_400 * 1_000_000
 
 
 async def every(seconds: float, service: Service, job: Callable[[Service], Awaitable[None]]) -> None:
-    """Do a job now and then again and again, whatever becomes of it."""
+    """Do a job now and then again and again, whatever becomes of it. A cancel waits for the end of the present one."""
     while True:
         try:
-            await job(service)
+            with anyio.move_on_after(LONGEST_JOB_SECONDS, shield=True):
+                await job(service)
         except Unavailable:
             pass  # the requests and the worker say so; the next time is soon enough
         except Exception as error:  # noqa: BLE001 - a bug in one sweep must not end all background work

@@ -20,7 +20,6 @@ from pathlib import Path
 
 import anyio
 from anyio.abc import TaskGroup
-from threefold_server.storage.database import Connection
 
 from threefold.errors import EmbedderMismatch, Unavailable
 from threefold_server.consolidation.fold import fold_session
@@ -37,6 +36,7 @@ from threefold_server.consolidation.upkeep import (
 from threefold_server.models.ports import ModelError, ModelRefused
 from threefold_server.service import Service
 from threefold_server.storage import system, tasks
+from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
 from threefold_server.telemetry import logger
 
@@ -105,13 +105,9 @@ class Worker:
         self._changed = anyio.Event()  # before looking: what becomes due meanwhile must not be missed
         busy = Counter(claim.kind for claim in self._running)
         limit = self._service.settings.consolidators
+        wanted = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
         now = self._service.clock()
-        claim_due = partial(
-            system.claim_due,
-            wanted={kind: limit - busy[kind] for kind in HANDLERS},
-            now=now,
-            until=now + LEASE_SECONDS * MICROS,
-        )
+        claim_due = partial(system.claim_due, wanted=wanted, now=now, until=now + LEASE_SECONDS * MICROS)
         try:
             claims = await self._service.database.write("system", claim_due, background=True)
         except Unavailable as error:

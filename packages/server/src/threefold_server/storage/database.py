@@ -23,6 +23,8 @@ from sqlalchemy.pool import QueuePool
 
 from threefold.errors import Unavailable
 
+__all__ = ["Connection", "Database", "Scope", "sqlite_url"]
+
 T = TypeVar("T")
 Scope = UUID | Literal["system"]
 """Whose rows a transaction may touch: one owner's, or (only from `system.py`) everybody's."""
@@ -82,6 +84,13 @@ class Database:
             raw: Any = connection.connection.driver_connection
             busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return busy == 0
+
+    async def aclose(self) -> None:
+        """Close once the threads that were abandoned have come back with their connections."""
+        for limiter in {self._read_limit, self._write_limit, self._background_limit}:
+            for _ in range(int(limiter.total_tokens)):
+                await limiter.acquire_on_behalf_of(object())
+        self.close()
 
     def close(self) -> None:
         self._reader.dispose()

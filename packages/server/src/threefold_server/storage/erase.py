@@ -9,15 +9,12 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
 
-from threefold_server.access import SHARED_POOL
 from threefold_server.storage import erasures, index
 from threefold_server.storage.tables import (
     digests,
     fact_sources,
     facts,
     owners,
-    passages,
-    postings,
     sessions,
     tasks,
     turns,

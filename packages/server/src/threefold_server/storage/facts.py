@@ -27,6 +27,11 @@ def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> An
     return connection.execute(statement).one_or_none()
 
 
+def values_of(row: AnyRow) -> dict[str, Any]:
+    """All columns of a fact by name."""
+    return {column.name: getattr(row, column.name) for column in facts.c}
+
+
 def history(connection: Connection, owner: UUID, root: UUID) -> Sequence[AnyRow]:
     """Every version of a fact, oldest first."""
     statement = (
@@ -44,8 +49,8 @@ def change(connection: Connection, owner: UUID, fact: UUID, **values: Any) -> No
 
 def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> None:
     """Let a new version of a fact rest on the turns of the old one."""
-    rows = connection.execute(select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old))
-    copies = [{**row._mapping, "fact": new} for row in rows]
+    rested = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old)
+    copies = [{**row, "fact": new} for row in connection.execute(rested).mappings()]
     if copies:
         connection.execute(insert(fact_sources), copies)
 

@@ -81,5 +81,16 @@ def _hash(secret: str) -> bytes:
 
 
 def _to_key(row: AnyRow) -> Key:
-    values = {field: getattr(row, field) for field in Key.__dataclass_fields__}
-    return Key(**values | {"ceiling": Reach(row.ceiling)})
+    return Key(
+        key_id=row.key_id,
+        label=row.label,
+        user_grant=row.user_grant,
+        user_value=row.user_value,
+        agent_grant=row.agent_grant,
+        agent_value=row.agent_value,
+        ceiling=Reach(row.ceiling),
+        may_share=row.may_share,
+        created_at=row.created_at,
+        expires_at=row.expires_at,
+        revoked_at=row.revoked_at,
+    )

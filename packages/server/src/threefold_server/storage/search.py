@@ -8,11 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Double, and_, bindparam, func, literal, null, or_, select, tuple_
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Float,
+    LargeBinary,
+    and_,
+    bindparam,
+    func,
+    literal,
+    null,
+    or_,
+    select,
+    tuple_,
+    type_coerce,
+)
 
 from threefold_server.access import SHARED_POOL, ScopeFilter
 from threefold_server.ranking import Corpus, Row
@@ -119,7 +134,7 @@ def _dense_postgres(
     connection: Connection, pool: Pool, query: Vector, places: set[tuple[UUID, int]] | None
 ) -> list[Row]:
     # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
-    distance = passages.c.vector.op("<#>", return_type=Double())(bindparam("query", query, PgVector()))
+    distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", query, PgVector()))
     statement = select(*_PLACE, null(), literal(0), -distance).where(
         passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition
     )
@@ -131,18 +146,20 @@ def _dense_postgres(
 
 
 def _dense_sqlite(connection: Connection, pool: Pool, query: Vector, around: Iterable[tuple[UUID, int]]) -> list[Row]:
-    statement = select(*_PLACE, passages.c.vector).where(
+    raw = type_coerce(passages.c.vector, LargeBinary), type_coerce(passages.c.source, LargeBinary)
+    statement = select(*raw, *_PLACE[1:]).where(
         passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition
     )
-    rows = connection.execute(statement).all()
+    rows: Sequence[Any] = connection.execute(statement).all()
     if not rows:
         return []
-    cosines = np.stack([row.vector for row in rows]) @ query
+    cosines: Vector = np.frombuffer(b"".join([row[0] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
     nearest = np.argsort(-cosines, kind="stable")[:NEAREST]
-    places = {(rows[i].source, rows[i].seq) for i in nearest} | set(around)
+    places: set[tuple[bytes, int]] = {(rows[i][1], rows[i][2]) for i in nearest}
+    places |= {(source.bytes, seq) for source, seq in around}
     wanted = places | {(source, seq + step) for source, seq in places if seq > 0 for step in (-1, 1)}
     return [
-        Row(*row[:-1], cosine=float(cosine))
+        Row(UUID(bytes=row[1]), *row[2:], cosine=float(cosine))
         for row, cosine in zip(rows, cosines, strict=True)
-        if (row.source, row.seq) in wanted
+        if (row[1], row[2]) in wanted
     ]

@@ -55,10 +55,7 @@ _REBUILT: tuple[TaskKind, ...] = ("index", "embed", "fold")
 
 def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, until: int) -> list[Claim]:
     """Take the lease of up to so many due tasks of each kind, the longest due first. No two workers get the same."""
-    claims: list[Claim] = []
-    for kind, limit in wanted.items():
-        if limit > 0:
-            claims += _claim(connection, kind, limit, now)
+    claims = [claim for kind, limit in wanted.items() for claim in _claim(connection, kind, limit, now)]
     if claims:
         statement = update(tasks).where(
             *(tasks.c[name] == bindparam(f"key_{name}") for name in ("owner", "subject", "kind"))

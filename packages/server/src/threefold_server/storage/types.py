@@ -70,4 +70,4 @@ class Vector(TypeDecorator[NDArray[np.float32]]):
     def process_result_value(self, value: Any, dialect: Dialect) -> NDArray[np.float32] | None:
         if value is None:
             return None
-        return np.frombuffer(value, dtype="<f4") if isinstance(value, bytes) else np.asarray(value, dtype=np.float32)
+        return np.frombuffer(value, dtype="<f4") if isinstance(value, bytes) else value.to_numpy()

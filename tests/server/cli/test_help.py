@@ -1,0 +1,55 @@
+"""Every command explains itself, with an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from fixtures.command_line import Run
+from threefold_server.cli import app
+
+
+def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
+    """The words of every command that does something."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, *path, name)
+        else:
+            yield (*path, name)
+
+
+COMMANDS = list(commands(get_command(app)))
+
+
+def test_the_verbs_of_the_contract_are_there() -> None:
+    assert {" ".join(words) for words in COMMANDS} == {
+        *("demo", "serve", "worker", "migrate", "consolidate", "rebuild", "reembed", "purge"),
+        *("recall", "write", "list", "forget", "status", "replay"),
+        *(f"facts {verb}" for verb in ("save", "show", "edit", "delete", "history", "restore")),
+        *(f"sessions {verb}" for verb in ("list", "turns", "digests", "end")),
+        *(f"keys {verb}" for verb in ("create", "list", "revoke")),
+    }
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_an_example(words: tuple[str, ...], run: Run) -> None:
+    shown = run(*words, "--help")
+    assert shown.code == 0
+    assert f"Example:\n    $ threefold {' '.join(words)}" in shown.out
+
+
+def test_every_setting_of_the_service_has_a_flag(run: Run) -> None:
+    from threefold_server.settings import Settings
+
+    shown = run("serve", "--help").out
+    flags = {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
+    assert {flag for flag in flags if flag not in shown} == {"--model-api-key"}
+
+
+def test_without_a_command_the_help_is_shown(run: Run) -> None:
+    shown = run()
+    assert shown.code == 2
+    assert "recall" in shown.out + shown.err

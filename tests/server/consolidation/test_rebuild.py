@@ -1,0 +1,172 @@
+"""Rebuilding brings the same memory back, and nothing that was taken out of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fixtures.consolidation import FakeEmbedder, World
+from threefold.contract import TurnIn, UpdateFactRequest
+from threefold_server.access import Principal
+from threefold_server.consolidation.fold import fold_session
+from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.consolidation.rebuild import rebuild, reembed, retry_parked
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.remember import update_fact
+from threefold_server.storage import tasks
+from threefold_server.storage.tables import digests, facts, passages, postings, sessions, store
+from threefold_server.storage.tasks import LeaseLost
+
+pytestmark = pytest.mark.anyio
+
+LONG = [f"Remark {number} about the harbour and its walls." for number in range(12)]
+
+
+def derived(world: World) -> list[list[tuple[Any, ...]]]:
+    """Everything that is made of turns and facts, and the facts."""
+    return [[tuple(row) for row in world.rows(table)] for table in (passages, postings, digests, sessions, facts)]
+
+
+async def test_a_rebuild_makes_the_same_again(world: World) -> None:
+    await world.write("s1", *LONG)
+    await world.write("s2", "The ferry leaves at noon.", "...", TurnIn(role="system", content="Be brief."))
+    await world.save("The boat is blue.", pinned=True)
+    await world.save("The office closes at six.", shared=True)
+    world.caller = Principal("ben", "support", world.caller.ceiling)
+    await world.write("s1", "Nothing of mine is yours.")
+    await world.settle()
+    before = derived(world)
+    await rebuild(world.service)
+    assert derived(world) == before
+    assert all(row.embedder == "fake" for row in world.rows(passages))
+
+
+async def test_what_was_superseded_or_forgotten_or_has_expired_does_not_come_back(world: World) -> None:
+    await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *LONG)
+    old = await world.save("The boat is blue.")
+    gone = await world.save("The key is under the mat.")
+    await world.save("The parcel comes today.", expires_in_days=1)
+    await world.settle()
+    await update_fact(world.service, world.caller, old.id, UpdateFactRequest(text="The boat is red."))
+    await world.forget(fact_ids=["t1"])
+    await world.forget(fact_ids=[gone.id])
+    world.clock.advance(2 * 86_400)
+    await rebuild(world.service)
+    for word in ("4711", "mat", "parcel", "blue"):
+        assert world.found_by_word(word) == []
+    assert world.found_by_word("red") == [0]
+    assert "4711" not in world.rows(digests)[-1].text
+    assert {row.text for row in world.rows(facts)} >= {"The boat is blue.", "The boat is red."}
+
+
+async def test_a_rebuild_gives_parked_and_waiting_work_a_fresh_start(world: World) -> None:
+    async def fail() -> None:
+        raise ModelRefused("no")
+
+    world.embedder.before = fail
+    await world.write("s1", "First.")
+    await world.settle()
+    world.service.embedder = FakeEmbedder()
+    await rebuild(world.service)
+    assert world.with_vector() == [1]
+    assert (await world.status("s1")).state == "idle"
+
+
+async def test_work_under_way_is_void_after_a_rebuild(world: World) -> None:
+    await world.write("s1", *LONG)
+    claim = world.claim("fold")
+
+    async def rebuild_meanwhile() -> None:
+        if len(world.summarizer.calls) == 1:
+            await rebuild(world.service)
+
+    world.summarizer.before = rebuild_meanwhile
+    with pytest.raises(LeaseLost):
+        await fold_session(world.service, claim)
+    assert [row.version for row in world.rows(digests)] == [1]
+
+
+async def test_a_rebuild_makes_no_digest_where_none_is_wanted(world: World, make_world: Callable[..., World]) -> None:
+    await world.write("s1", *LONG)
+    await world.settle()
+    await rebuild(make_world(rolling_summary=False).service)
+    assert world.rows(digests) == []
+
+
+async def test_progress_is_told(world: World) -> None:
+    told: list[tuple[int, int]] = []
+    await world.write("s1", "First.")
+    await rebuild(world.service, lambda done, left: told.append((done, left)))
+    assert told[0][1] > 0
+    assert told[-1] == (2, 0)
+
+
+async def test_another_embedder_takes_over_the_store(world: World, make_world: Callable[..., World]) -> None:
+    """Field case 1006: all vectors are the new one's, and the store says so."""
+    await world.write("s1", "First.", "Second.")
+    await world.save("The boat is blue.")
+    await world.settle()
+    other = make_world()
+    other.embedder.name = "another"
+    await reembed(other.service)
+    assert {row.embedder for row in world.rows(passages)} == {"another"}
+    assert [text for call in other.embedder.calls for text in call].count("user: First.") == 1
+    [stamp] = [row.value for row in world.rows(store) if row.name == "embedder"]
+    assert stamp == "another"
+    assert world.found_by_word("boat") == [0]
+
+
+async def test_vectors_that_are_right_already_are_kept(world: World) -> None:
+    await world.write("s1", "First.")
+    await world.settle()
+    await reembed(world.service)
+    assert len(world.embedder.calls) == 1
+
+
+async def test_what_the_old_embedder_is_making_is_void(world: World, make_world: Callable[..., World]) -> None:
+    await world.write("s1", "First.")
+    await world.settle()
+    await world.write("s1", "Second.")
+    other = make_world()
+    other.embedder.name = "another"
+
+    async def take_over() -> None:
+        await reembed(other.service)
+
+    await index_words(world.service, world.claim("index"))
+    world.embedder.before = take_over
+    with pytest.raises(LeaseLost):
+        await embed_passages(world.service, world.claim("embed"))
+    assert {row.embedder for row in world.rows(passages)} == {"another"}
+
+
+async def test_a_reembed_that_was_broken_off_goes_on(world: World, make_world: Callable[..., World]) -> None:
+    async def fail() -> None:
+        raise ModelError("not yet")
+
+    await world.write("s1", "First.")
+    await world.settle()
+    other = make_world()
+    other.embedder.name, other.embedder.before = "another", fail
+    await reembed(other.service)
+    assert world.with_vector() == []
+    assert world.found_by_word("first") == [1]
+    other.service.embedder = FakeEmbedder(name="another")
+    await reembed(other.service)
+    assert [row.embedder for row in world.rows(passages)] == ["another"]
+
+
+async def test_only_parked_work_is_asked_for_again(world: World) -> None:
+    async def fail() -> None:
+        raise ModelRefused("no")
+
+    world.embedder.before = fail
+    await world.write("s1", "First.")
+    await world.settle()
+    await world.write("s2", "Second.")
+    assert await retry_parked(world.service) == 1
+    assert await retry_parked(world.service) == 0
+    assert world.task("s1", "embed").due_at == world.clock.now
+    assert tasks.MAX_ATTEMPTS > world.task("s1", "embed").attempts == 0

@@ -1,0 +1,143 @@
+"""Tasks as rows: due once, held by one, told to their session; and the list of what may look across owners."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from sqlalchemy import Connection
+
+from fixtures.consolidation import SECOND, START, World
+from threefold.contract import SessionStatus
+from threefold_server.storage import system, tasks
+from threefold_server.storage.tables import tasks as task_table
+from threefold_server.storage.tasks import Claim, TaskKind
+
+pytestmark = pytest.mark.anyio
+
+CROSS_OWNER = {
+    "add_reads",
+    "all_owners",
+    "claim_due",
+    "claim_embedder",
+    "drop_vectors",
+    "due_tasks",
+    "rebuild_owner",
+    "replace_embedder",
+    "requeue_parked",
+    "retire_turns",
+    "sweep_erased_turns",
+    "sweep_expired_facts",
+    "task_counts",
+}
+
+
+def test_all_work_across_owners_is_known() -> None:
+    public = inspect.getmembers(system, lambda item: inspect.isfunction(item) and item.__module__ == system.__name__)
+    assert {name for name, _ in public if not name.startswith("_")} == CROSS_OWNER
+
+
+def claim(world: World, **wanted: int) -> list[Claim]:
+    kinds: dict[TaskKind, int] = {"index": wanted.get("index", 0), "fold": wanted.get("fold", 0)}
+    now = world.clock.now
+    return world.write_sync(lambda c: system.claim_due(c, kinds, now, now + 60 * SECOND))
+
+
+def schedule(world: World, session: str, kind: TaskKind, due_at: int) -> None:
+    owner, key = world.caller.owner, world.key(session)
+    world.write_sync(lambda c: tasks.schedule(c, owner, key, kind, due_at))
+
+
+def status(world: World, session: str, now: int) -> SessionStatus:
+    def read(connection: Connection) -> SessionStatus:
+        return tasks.status(connection, world.caller.owner, world.key(session), 0, now)
+
+    return world.service.database.read_sync(world.caller.owner, read)
+
+
+async def test_the_longest_due_are_claimed_first_and_nobody_claims_them_again(world: World) -> None:
+    for number in range(5):
+        await world.write(f"s{number}", "A remark.")
+        world.clock.advance(1)
+    first = claim(world, index=2)
+    assert [found.subject for found in first] == [world.key("s0"), world.key("s1")]
+    assert len({found.lease for found in first}) == 2
+    assert [found.subject for found in claim(world, index=9)] == [world.key("s2"), world.key("s3"), world.key("s4")]
+    assert claim(world, index=9) == []
+
+
+async def test_each_kind_has_its_own_limit_and_its_time(world: World) -> None:
+    await world.write("s1", "A remark.")
+    schedule(world, "s1", "fold", world.clock.now + SECOND)
+    assert [found.kind for found in claim(world, fold=1)] == []
+    world.clock.advance(1)
+    assert [found.kind for found in claim(world, index=1, fold=1)] == ["index", "fold"]
+
+
+async def test_a_due_task_keeps_its_time_and_a_parked_one_stays_parked(world: World) -> None:
+    await world.write("s1", "A remark.")
+    schedule(world, "s1", "index", START + 9)
+    assert world.task("s1", "index").due_at == START
+    [held] = claim(world, index=1)
+    world.write_sync(lambda c: tasks.park(c, held, "no"))
+    schedule(world, "s1", "index", START + 9)
+    assert world.task("s1", "index").due_at is None
+    assert claim(world, index=1) == []
+
+
+async def test_only_the_holder_changes_a_task(world: World) -> None:
+    await world.write("s1", "A remark.")
+    [stale] = claim(world, index=1)
+    world.clock.advance(61)
+    [held] = claim(world, index=1)
+    before = world.task("s1", "index")
+
+    def meddle(connection: Connection) -> None:
+        tasks.finish(connection, stale)
+        tasks.park(connection, stale, "no")
+        tasks.retry_later(connection, stale, 1, START)
+        tasks.release(connection, stale)
+        tasks.advance(connection, stale, 7)
+
+    world.write_sync(meddle)
+    assert world.task("s1", "index") == before
+    assert not world.write_sync(lambda c: tasks.extend(c, stale, START))
+    assert world.write_sync(lambda c: tasks.extend(c, held, START))
+
+
+async def test_the_status_of_a_session(world: World) -> None:
+    await world.write("s1", "A remark.")
+    assert status(world, "s1", START).state == "pending"
+    [held] = claim(world, index=1)
+    assert status(world, "s1", START).state == "running"
+    assert status(world, "s1", START + 60 * SECOND).state == "pending"
+    world.write_sync(lambda c: tasks.retry_later(c, held, 3, START + 90 * SECOND))
+    waiting = status(world, "s1", START)
+    assert waiting.state == "pending"
+    assert waiting.reason == "index: attempt 4 of 8 follows at 2023-11-14T22:14:50+00:00"
+    schedule(world, "s1", "fold", START)
+    [fold] = claim(world, fold=1)
+    world.write_sync(lambda c: tasks.park(c, fold, "policy"))
+    parked = status(world, "s1", START)
+    assert (parked.state, parked.reason) == ("parked", "fold: policy")
+
+
+async def test_what_is_due_much_later_is_not_pending(world: World) -> None:
+    await world.write("s1", "A remark.")
+    await world.settle()
+    schedule(world, "s1", "extract", START + 300 * SECOND)
+    assert status(world, "s1", START).state == "idle"
+
+
+async def test_a_session_nobody_wrote_is_idle(world: World) -> None:
+    found = status(world, "s1", START)
+    assert (found.state, found.indexed_upto, found.digested_upto, found.extracted_upto) == ("idle", 0, 0, 0)
+
+
+async def test_owners_are_kept_apart(world: World) -> None:
+    """A task is changed under its owner's scope, so a claim of someone else's subject reaches nothing."""
+    await world.write("s1", "A remark.")
+    [held] = claim(world, index=1)
+    stranger = Claim(world.key("x"), held.subject, held.kind, held.upto, held.lease, held.erase_epoch)
+    world.write_sync(lambda c: tasks.finish(c, stranger))
+    assert [row.lease for row in world.rows(task_table, kind="index")] == [held.lease]

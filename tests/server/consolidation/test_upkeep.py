@@ -1,0 +1,199 @@
+"""Housekeeping: what has expired goes, what is read often stays longer, and the gauges tell what is open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from sqlalchemy import insert
+
+from fixtures.consolidation import SECOND, World
+from threefold.contract import TurnIn
+from threefold.errors import Unavailable
+from threefold_server.consolidation.upkeep import every, flush_reads, retire_turns, sweep
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.service import Service
+from threefold_server.storage.tables import digests, erased_turns, facts, passages, turns
+from threefold_server.storage.types import AnyRow
+
+pytestmark = pytest.mark.anyio
+
+DAY = 86_400
+
+
+def fact_of(world: World, text: str) -> AnyRow:
+    [row] = world.rows(facts, text=text)
+    return row
+
+
+async def read(world: World, text: str, times: int) -> None:
+    fact = fact_of(world, text)
+    world.service.reads[fact.owner, fact.fact] += times
+    await flush_reads(world.service)
+
+
+async def test_expired_facts_go_with_their_words_and_pinned_ones_stay(world: World) -> None:
+    await world.save("The parcel comes today.", expires_in_days=1)
+    await world.save("The parcel was blue.", expires_in_days=1, pinned=True)
+    await world.save("The office gets a parcel.", expires_in_days=1, shared=True)
+    await world.save("The parcel is due in a week.", expires_in_days=7)
+    world.clock.advance(DAY + 1)
+    await sweep(world.service)
+    assert {row.text for row in world.rows(facts)} == {"The parcel was blue.", "The parcel is due in a week."}
+    assert len(world.rows(passages)) == 2
+    assert len(world.found_by_word("parcel")) == 2
+
+
+async def test_many_expired_facts_go_in_one_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
+    for number in range(5):
+        await world.save(f"Remark {number}.", expires_in_days=1)
+    world.clock.advance(DAY + 1)
+    await sweep(world.service)
+    assert world.rows(facts) == []
+
+
+async def test_marks_of_erased_turns_go_after_their_time(world: World) -> None:
+    for mark, until_ in ((b"old", -1), (b"new", 1)):
+        values = {"owner": world.caller.owner, "turn": mark, "until": world.clock.now + until_}
+        world.write_sync(lambda c, values=values: c.execute(insert(erased_turns).values(values)))
+    await sweep(world.service)
+    assert [row.turn for row in world.rows(erased_turns)] == [b"new"]
+
+
+async def test_open_tasks_are_counted_by_kind_and_state(world: World) -> None:
+    def gauge(kind: str, state: str) -> float | None:
+        return world.service.metrics.registry.get_sample_value("threefold_tasks", {"kind": kind, "state": state})
+
+    async def fail() -> None:
+        raise ModelRefused("no") if "refuse" in world.embedder.calls[-1][0] else ModelError("later")
+
+    world.embedder.before = fail
+    await world.write("refused", "refuse")
+    await world.write("waiting", "wait")
+    await world.settle()
+    await world.write("due", "A remark.")
+    await sweep(world.service)
+    assert (gauge("embed", "parked"), gauge("embed", "waiting"), gauge("index", "due")) == (1, 1, 1)
+    world.claim("index")
+    await sweep(world.service)
+    assert (gauge("index", "running"), gauge("index", "due")) == (1, None)
+
+
+async def test_reads_are_added_up(world: World) -> None:
+    await world.save("The boat is blue.")
+    await world.save("The car is red.")
+    await read(world, "The boat is blue.", 2)
+    await read(world, "The boat is blue.", 3)
+    assert fact_of(world, "The boat is blue.").access_count == 5
+    assert fact_of(world, "The car is red.").access_count == 0
+    assert world.service.reads == {}
+
+
+async def test_a_fact_read_often_lives_once_longer(world: World) -> None:
+    await world.save("The boat is blue.", expires_in_days=2)
+    created = world.clock.now
+    world.clock.advance(DAY)
+    await read(world, "The boat is blue.", 9)
+    assert fact_of(world, "The boat is blue.").expires_at == created + 2 * DAY * SECOND
+    await read(world, "The boat is blue.", 1)
+    await read(world, "The boat is blue.", 10)
+    assert fact_of(world, "The boat is blue.").expires_at == created + 4 * DAY * SECOND
+    assert [row.expires_at for row in world.rows(passages)] == [created + 4 * DAY * SECOND]
+    world.clock.advance(2 * DAY)
+    await sweep(world.service)
+    assert len(world.rows(facts)) == 1
+
+
+@pytest.mark.parametrize("options", [{"pinned": True, "expires_in_days": 2}, {}], ids=["pinned", "without expiry"])
+async def test_other_facts_keep_their_lifetime(world: World, options: dict[str, Any]) -> None:
+    await world.save("The boat is blue.", **options)
+    before = fact_of(world, "The boat is blue.").expires_at
+    await read(world, "The boat is blue.", 10)
+    after = fact_of(world, "The boat is blue.")
+    assert (after.expires_at, after.extended) == (before, False)
+
+
+async def test_what_has_expired_is_not_revived_by_late_counts(world: World) -> None:
+    await world.save("The boat is blue.", expires_in_days=1)
+    world.clock.advance(2 * DAY)
+    await read(world, "The boat is blue.", 10)
+    assert not fact_of(world, "The boat is blue.").extended
+
+
+async def test_counts_of_a_forgotten_fact_are_dropped(world: World) -> None:
+    fact = await world.save("The boat is blue.")
+    row = fact_of(world, "The boat is blue.")
+    await world.forget(fact_ids=[fact.id])
+    world.service.reads[row.owner, row.fact] += 1
+    await flush_reads(world.service)
+    assert world.rows(facts) == []
+
+
+async def test_counts_survive_an_outage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await world.save("The boat is blue.")
+    with monkeypatch.context() as outage:
+
+        def fail(*_: object, **__: object) -> None:
+            raise Unavailable("down")
+
+        outage.setattr("threefold_server.storage.system.add_reads", fail)
+        with pytest.raises(Unavailable):
+            await read(world, "The boat is blue.", 2)
+    await read(world, "The boat is blue.", 1)
+    assert fact_of(world, "The boat is blue.").access_count == 3
+
+
+async def test_turns_older_than_the_store_keeps_them_go_as_by_a_forget(world: World) -> None:
+    world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
+    await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *["A remark. " * 5] * 12)
+    await world.settle()
+    assert "4711" in world.rows(digests)[0].text
+    world.clock.advance(20 * DAY)
+    await world.write("s1", "The parcel came.")
+    await retire_turns(world.service)
+    assert not any(row.erased for row in world.rows(turns))
+    world.clock.advance(20 * DAY)
+    await retire_turns(world.service)
+    await world.settle()
+    assert [row.content for row in world.rows(turns) if not row.erased] == ["The parcel came."]
+    assert world.rows(digests) == []
+    assert world.found_by_word("4711") == []
+    assert world.found_by_word("parcel") == [14]
+    await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."))
+    assert len(world.rows(turns)) == 14
+
+
+async def test_many_old_turns_of_several_owners_go_in_one_round(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
+    world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
+    for user in ("ana", "ben"):
+        world.caller = type(world.caller)(user, "support", world.caller.ceiling)
+        await world.write("s1", *["A remark."] * 5)
+    world.clock.advance(31 * DAY)
+    await retire_turns(world.service)
+    assert all(row.erased for row in world.rows(turns))
+
+
+async def test_without_a_retention_every_turn_stays(world: World) -> None:
+    await world.write("s1", "First.")
+    world.clock.advance(10_000 * DAY)
+    await retire_turns(world.service)
+    assert [row.content for row in world.rows(turns)] == ["First."]
+
+
+async def test_a_failing_job_is_done_again(world: World) -> None:
+    failures: list[Exception] = [Unavailable("down"), ValueError("a bug")]
+    done = anyio.Event()
+
+    async def job(_: Service) -> None:
+        if failures:
+            raise failures.pop(0)
+        done.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(every, 0, world.service, job)
+        await done.wait()
+        group.cancel_scope.cancel()
+    assert failures == []
