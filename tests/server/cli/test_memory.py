@@ -40,7 +40,9 @@ def test_what_is_written_is_recalled_at_once(online: Run) -> None:
 def test_options_of_recall_reach_the_service(online: Run) -> None:
     online("write", "s1", SAID)
     options = ["--level", "session", "--include", "short_term", "--token-budget", "300", "--top-k", "1"]
-    found = online("recall", "deploy", "--session", "s1", "--min-score", "0.9", "--min-trust", "0.1", *options, "--json")
+    found = online(
+        "recall", "deploy", "--session", "s1", "--min-score", "0.9", "--min-trust", "0.1", *options, "--json"
+    )
     answer = RecallResponse.model_validate(found.json)
     assert (answer.facts, len(answer.window), answer.tokens.budget) == ([], 1, 300)
 
@@ -117,15 +119,17 @@ def test_sessions_are_read_and_ended(online: Run) -> None:
     assert DigestPage.model_validate(online("sessions", "digests", "s1", "--json").json).digests == []
     ended = SessionStatus.model_validate(online("sessions", "end", "s1", "--wait", "30", "--json").json)
     assert (ended.state, ended.indexed_upto) == ("idle", 2)
-    assert "idle" in online("sessions", "end", "s1").out
+    assert "indexed" in online("sessions", "end", "s1").out
 
 
 def test_status_tells_who_one_is(online: Run, served: str) -> None:
     online("write", "s1", SAID)
-    found = Status.model_validate(online("status", "s1", "--agent", "crew", "--json").json)
-    assert (found.url, found.health.status, found.identity.agent) == (served, "ok", "crew")
+    found = Status.model_validate(online("status", "s1", "--json").json)
+    assert (found.url, found.health.status, found.identity.agent) == (served, "ok", "local")
+    assert found.session is not None
+    assert found.session.last_seq == 1
     assert "agent crew" in online("status", "--agent", "crew").out
-    assert "idle" in online("status", "s1").out
+    assert "indexed" in online("status", "s1").out
 
 
 def test_a_forget_is_rehearsed_and_asks(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,6 +138,7 @@ def test_a_forget_is_rehearsed_and_asks(online: Run, monkeypatch: pytest.MonkeyP
     refused = online("forget", "--session", "s1", "--json")
     assert (refused.code, refused.out) == (1, "")
     assert "would go" in refused.err
+    assert "error: not confirmed" in refused.err
     assert ForgetReceipt.model_validate(online("forget", "--session", "s1", "--dry-run", "--json").json).dry_run
     assert SAID in online("list").out
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -94,8 +94,11 @@ def test_a_turn_that_is_refused_takes_no_other_with_it(online: Run, tmp_path: Pa
     assert problem.startswith(f"{file}:2: turn id 't1' was written before")
 
 
-def test_many_turns_go_in_batches(online: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BATCH_TURNS", 2)
+@pytest.mark.parametrize(("limit", "value"), [("BATCH_TURNS", 2), ("BATCH_CHARS", 15)])
+def test_turns_go_in_batches(
+    online: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    monkeypatch.setattr(module, limit, value)
     sizes: list[int] = []
     write = MemoryClient.write
 
@@ -107,11 +110,6 @@ def test_many_turns_go_in_batches(online: Run, tmp_path: Path, monkeypatch: pyte
     file = lines(tmp_path / "talk.jsonl", *(turn(f"number {number}") for number in range(5)))
     assert report(online("replay", file, "--json")).appended == 5
     assert sizes == [2, 2, 1]
-
-
-def test_large_turns_make_small_batches() -> None:
-    entries = [module.Unreadable("f:1", "bad")] * (module.BATCH_TURNS + 1)
-    assert [len(batch) for batch in module.batches(entries)] == [module.BATCH_TURNS, 1]
 
 
 def test_without_a_service_it_says_where_it_stopped(run: Run, talk: Path) -> None:
@@ -126,6 +124,7 @@ def test_a_file_that_is_not_there_is_wrong_usage(run: Run, tmp_path: Path) -> No
 
 
 def test_several_files_are_counted_apart(online: Run, talk: Path, tmp_path: Path) -> None:
-    result = online("replay", talk, locomo(tmp_path / "26.json"))
-    assert result.code == 0
-    assert [row.split()[:2] for row in result.out.splitlines()[1:3]] == [["2", "3"], ["1", "1"]]
+    files = (talk, locomo(tmp_path / "26.json"))
+    counted = ReplayReport.model_validate(online("replay", *files, "--json").json)
+    assert [(len(file.sessions), file.appended) for file in counted.files] == [(2, 3), (1, 1)]
+    assert "there already" in online("replay", *files).out

@@ -11,10 +11,12 @@ from sqlalchemy import insert
 from fixtures.consolidation import SECOND, World
 from threefold.contract import TurnIn
 from threefold.errors import Unavailable
+from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.upkeep import every, flush_reads, retire_turns, sweep
 from threefold_server.models.ports import ModelError, ModelRefused
 from threefold_server.service import Service
 from threefold_server.storage.tables import digests, erased_turns, facts, passages, turns
+from threefold_server.storage.tasks import LeaseLost
 from threefold_server.storage.types import AnyRow
 
 pytestmark = pytest.mark.anyio
@@ -45,12 +47,12 @@ async def test_expired_facts_go_with_their_words_and_pinned_ones_stay(world: Wor
     assert len(world.found_by_word("parcel")) == 2
 
 
-async def test_many_expired_facts_go_in_one_sweep(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_expired_facts_go_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
     for number in range(5):
         await world.save(f"Remark {number}.", expires_in_days=1)
     world.clock.advance(DAY + 1)
-    await sweep(world.service)
+    assert [await sweep(world.service) for _ in range(3)] == [True, True, False]
     assert world.rows(facts) == []
 
 
@@ -165,15 +167,30 @@ async def test_turns_older_than_the_store_keeps_them_go_as_by_a_forget(world: Wo
     assert len(world.rows(turns)) == 14
 
 
-async def test_many_old_turns_of_several_owners_go_in_one_round(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_old_turns_of_several_owners_go_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
     world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
     for user in ("ana", "ben"):
         world.caller = type(world.caller)(user, "support", world.caller.ceiling)
         await world.write("s1", *["A remark."] * 5)
     world.clock.advance(31 * DAY)
-    await retire_turns(world.service)
+    assert [await retire_turns(world.service) for _ in range(7)] == [True] * 6 + [False]
     assert all(row.erased for row in world.rows(turns))
+
+
+async def test_a_fold_under_way_brings_no_retired_turn_back(world: World) -> None:
+    world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
+    await world.write("s1", "The code is 4711.", *["A remark. " * 5] * 12)
+    claim = world.claim("fold")
+
+    async def retire_meanwhile() -> None:
+        world.clock.advance(31 * DAY)
+        await retire_turns(world.service)
+
+    world.summarizer.before = retire_meanwhile
+    with pytest.raises(LeaseLost):
+        await fold_session(world.service, claim)
+    assert world.rows(digests) == []
 
 
 async def test_without_a_retention_every_turn_stays(world: World) -> None:
@@ -183,17 +200,50 @@ async def test_without_a_retention_every_turn_stays(world: World) -> None:
     assert [row.content for row in world.rows(turns)] == ["First."]
 
 
-async def test_a_failing_job_is_done_again(world: World) -> None:
-    failures: list[Exception] = [Unavailable("down"), ValueError("a bug")]
+async def test_a_job_is_done_again_though_it_failed(world: World) -> None:
+    outcomes: list[Exception | bool] = [Unavailable("down"), ValueError("a bug"), False]
     done = anyio.Event()
 
-    async def job(_: Service) -> None:
-        if failures:
-            raise failures.pop(0)
-        done.set()
+    async def job(_: Service) -> bool:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        if not outcomes:
+            done.set()
+        return outcome
 
     async with anyio.create_task_group() as group:
-        group.start_soon(every, 0, world.service, job)
+        group.start_soon(every, 0.001, world.service, job)
         await done.wait()
         group.cancel_scope.cancel()
-    assert failures == []
+
+
+async def test_a_job_with_more_to_do_does_not_wait(world: World) -> None:
+    done = anyio.Event()
+    outcomes = [False, True]
+
+    async def job(_: Service) -> bool:
+        more = outcomes.pop()
+        if not more:
+            done.set()
+        return more
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(every, 3_600, world.service, job)
+        await done.wait()
+        group.cancel_scope.cancel()
+
+
+async def test_a_cancel_waits_for_the_piece_in_hand(world: World) -> None:
+    begun, ended = anyio.Event(), anyio.Event()
+
+    async def job(_: Service) -> None:
+        begun.set()
+        await anyio.sleep(0.001)
+        ended.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(every, 3_600, world.service, job)
+        await begun.wait()
+        group.cancel_scope.cancel()
+    assert ended.is_set()

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from itertools import pairwise
+from typing import Any
 from uuid import uuid4
 
 import anyio
@@ -182,10 +183,19 @@ async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: Wor
 
 
 async def test_progress_makes_earlier_failures_void(world: World) -> None:
-    world.embedder.before = failing(*[ModelError("busy")] * 5)
-    await world.write("s1", "First.")
+    """What moves on, however slowly, is not given up: of two batches, each comes after seven failures."""
+    attempts: list[str] = []
+
+    async def seldom() -> None:
+        attempts.append("try")
+        if len(attempts) % MAX_ATTEMPTS:
+            raise ModelError("busy")
+
+    world.embedder.before = seldom
+    await world.write("s1", *(f"Remark {number}." for number in range(40)))
     await world.settle_in_time()
-    assert len(world.embedder.calls) == 6
+    assert len(world.with_vector()) == 40
+    assert len(attempts) == 2 * MAX_ATTEMPTS
     assert world.task("s1", "embed").attempts == 0
 
 
@@ -384,6 +394,23 @@ def answers(world: World) -> bool:
     except Unavailable:
         return False
     return True
+
+
+async def test_what_becomes_due_while_it_looks_is_done_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    idle, database = Worker(world.service), world.service.database
+    world.service.wake = idle.wake
+    write = database.write
+
+    async def write_after_the_look(*args: Any, **options: Any) -> Any:
+        found = await write(*args, **options)
+        if args[0] == "system":
+            monkeypatch.undo()
+            await world.write("s1", "First.")
+        return found
+
+    monkeypatch.setattr(database, "write", write_after_the_look)
+    await idle.run_until_idle()
+    assert world.with_vector() == [1]
 
 
 async def test_progress_is_told(world: World) -> None:

@@ -264,15 +264,16 @@ def test_what_has_neither_word_nor_cosine_is_no_candidate() -> None:
     assert order(rank("gearbox", rows, CORPUS)) == [("s", 2)]
 
 
-def test_a_cosine_below_zero_counts_as_none_in_common() -> None:
-    (only,) = rank("", known("", "s", 1, "cat", cosine=-0.2), CORPUS)
+def test_a_cosine_below_zero_is_nothing_in_common() -> None:
+    assert rank("gearbox", known("gearbox", "s", 1, "cat", cosine=-0.2), CORPUS) == []
+    (only,) = rank("gearbox", known("gearbox", "s", 1, "gearbox", cosine=-0.2), CORPUS)
     assert only.parts.cosine == 0
-    assert only.score >= 0
+    assert only.score > 0
 
 
 def test_equal_scores_come_newest_first() -> None:
     rows = [
-        *known("gearbox", "a old", 1, "gearbox", at=1),
+        *known("gearbox", "o", 1, "gearbox", at=1),
         *known("gearbox", "new", 1, "gearbox", at=9),
         *known("gearbox", "mid", 2, "gearbox", at=5),
         *known("gearbox", "mid", 9, "gearbox", at=5),
@@ -280,7 +281,7 @@ def test_equal_scores_come_newest_first() -> None:
     ranked = rank("gearbox", rows, CORPUS)
     assert len({item.score for item in ranked if item.source != key("mid")}) == 1
     outer = [place for place in order(ranked) if place[0] != "mid"]
-    assert outer == [("new", 1), ("a old", 1)]
+    assert outer == [("new", 1), ("o", 1)]
     assert [place for place in order(ranked) if place[0] == "mid"] == [("mid", 9), ("mid", 2)]
 
 

@@ -44,12 +44,12 @@ def turn_passages(turn: Any) -> list[Passage]:
     return _passages(turn.name or turn.role, said, own_words(turn.content))
 
 
-def fact_passages(text: str, created_at: datetime) -> list[Passage]:
-    """The passages of a fact, which has no speaker."""
-    return _passages(None, created_at, text)
+def fact_passages(text: str) -> list[Passage]:
+    """The passages of a fact: without a speaker and, unlike a turn's, without a date, which would cost recall."""
+    return _passages(None, None, text)
 
 
-def _passages(speaker: str | None, said: datetime, text: str) -> list[Passage]:
+def _passages(speaker: str | None, said: datetime | None, text: str) -> list[Passage]:
     parts = split_passages(text)
     passages = [
         Passage(part, speaker, dense_text(speaker, passage), Counter(terms(lexical_text(speaker, said, passage))))

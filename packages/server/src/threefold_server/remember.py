@@ -21,7 +21,7 @@ from threefold_server.service import Service
 from threefold_server.storage import facts, index, sessions, tasks
 from threefold_server.storage.database import Connection
 from threefold_server.storage.selection import parse_key
-from threefold_server.storage.types import AnyRow, from_micros
+from threefold_server.storage.types import AnyRow
 from threefold_server.trust import TRUST
 
 MICROS_PER_DAY = 86_400 * 1_000_000
@@ -168,7 +168,7 @@ def _supersede(connection: Connection, principal: Principal, old: AnyRow, change
 def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) -> Memory:
     """Index a fact that has just become current, by words at once and by meaning soon, and show it."""
     row = facts.get(connection, principal.owner, fact)
-    index.add_fact(connection, row, fact_passages(row.text, from_micros(row.event_at)))
+    index.add_fact(connection, row, fact_passages(row.text))
     facts.touch_owner(connection, row.owner)
     tasks.schedule(connection, row.owner, row.owner, "embed", now)
     return facts.to_memories(connection, [row], principal.user)[0]

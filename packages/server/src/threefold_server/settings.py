@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     compaction_target: int = Field(default=0, ge=0, description="Undigested tokens left by a fold; 0: half of it.")
     rolling_summary: bool = Field(default=True, description="Keep a digest of turns that left the window.")
     top_k: int = Field(default=10, ge=0, description="Memories per recall unless the caller says otherwise.")
-    min_score: float = Field(default=0.0, ge=0, le=1, description="Least absolute score of a recalled memory.")
+    min_score: float = Field(default=0.25, ge=0, le=1, description="Least absolute score of a recalled memory.")
     fact_expiry_days: float | None = Field(default=None, gt=0, description="New facts expire after this; unset: never.")
     turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from threefold_server.cli.output import Failed, progress, say
+from threefold_server.cli.output import Failed, confirm, progress, say
 from threefold_server.cli.store import MODELS, check_exists, explained, open_database, store_verb, with_service
 from threefold_server.consolidation import rebuild as rebuilding
 from threefold_server.consolidation.worker import Progress, run_until_idle
@@ -67,7 +67,7 @@ def purge(
     if not settings.embedded:
         say("Postgres rewrites every table (VACUUM FULL). Requests wait meanwhile, and it needs as much free space.")
         if not yes:
-            typer.confirm("Go on?", abort=True, err=True)
+            confirm("Go on?")
     with open_database(settings) as database:
         held = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
     if held:

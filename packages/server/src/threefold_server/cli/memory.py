@@ -21,7 +21,7 @@ from threefold.contract import (
 from threefold_server.cli import views
 from threefold_server.cli.client import Session, SessionId, moment, verb
 from threefold_server.cli.commands import given
-from threefold_server.cli.output import err
+from threefold_server.cli.output import confirm, err
 from threefold_server.cli.views import Status
 
 app = typer.Typer()
@@ -119,7 +119,7 @@ def forget(
         if dry_run:
             return rehearsal
         err.print(views.receipt(rehearsal))
-        typer.confirm("Erase this for good?", abort=True, err=True)
+        confirm("Erase this for good?")
     return memory.forget(**selector)
 
 

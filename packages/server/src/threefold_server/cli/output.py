@@ -57,6 +57,16 @@ def say(text: str) -> None:
     err.print(plain(text), soft_wrap=True)
 
 
+def confirm(question: str) -> None:
+    """Go on only where a person says yes. Not typer's: that one prints a blank into the results."""
+    try:
+        answer = err.input(f"{question} [y/N] ", markup=False)
+    except EOFError:
+        answer = ""
+    if answer.strip().lower() not in {"y", "yes"}:
+        raise Failed("not confirmed, so nothing was done; --yes goes on without asking")
+
+
 def progress() -> Progress:
     """A bar on standard error; where that is no terminal, only its last state is written."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -11,7 +11,7 @@ import typer
 import uvicorn
 from uvicorn.supervisors import Multiprocess
 
-from threefold_server.cli.output import REFUSED, Failed, UsageError, say
+from threefold_server.cli.output import Failed, UsageError, say
 from threefold_server.cli.store import ALL, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
@@ -58,7 +58,6 @@ def serve(
         raise UsageError("--workers: several processes need Postgres (--database-url); on SQLite one serves all")
     with_service(settings, _nothing)  # a store that does not open is one line here, and a traceback in uvicorn
     with _listen(settings.host, settings.port) as listener:
-        say(_url(listener))
         export_environment(settings)
         _run(listener, workers)
 
@@ -82,24 +81,6 @@ async def _work_until_told(service: Service) -> None:
                 return
 
 
-def _drained(number: int, frame: object) -> None:
-    """The signal has done its work."""
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket: from here on callers wait rather than be refused."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except OSError as error:
-        raise Failed(f"cannot listen on {host}, port {port}: {error.strerror}; choose another --port") from error
-
-
-def _url(listener: socket.socket) -> str:
-    host, port, *_ = listener.getsockname()
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
 def _run(listener: socket.socket, workers: int) -> None:
     config = uvicorn.Config(
         "threefold_server.app:serve_app",
@@ -116,11 +97,45 @@ def _run(listener: socket.socket, workers: int) -> None:
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
     if workers > 1:
-        supervisor = Multiprocess(config, sockets=[listener])
-        supervisor.run()
-        failed = any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes)
-        raise typer.Exit(REFUSED if failed else 0)
+        _supervise(config, listener)
+        return
     # Once it has drained, uvicorn raises the signal again: with the default handlers the exit code would be -15.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _drained)
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(config).run(sockets=[listener])
+
+
+class Server(uvicorn.Server):
+    """Tells its address as soon as it answers there."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            say(_url(listener))
+
+
+def _supervise(config: uvicorn.Config, listener: socket.socket) -> None:
+    """Several processes on one socket. Its address is told at once: until one of them is up, callers wait."""
+    say(_url(listener))
+    supervisor = Multiprocess(config, sockets=[listener])
+    supervisor.run()
+    if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
+        raise Failed("a process did not start; its log says why")
+
+
+def _drained(number: int, frame: object) -> None:
+    """The signal has done its work."""
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening socket: from here on callers wait rather than be refused."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise Failed(f"cannot listen on {host}, port {port}: {error.strerror}; choose another --port") from error
+
+
+def _url(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

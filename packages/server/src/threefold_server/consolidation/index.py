@@ -14,7 +14,7 @@ from threefold_server.service import Service
 from threefold_server.storage import index, system, tasks
 from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import Claim
-from threefold_server.storage.types import AnyRow, from_micros
+from threefold_server.storage.types import AnyRow
 
 WORDS_AT_ONCE = 50  # about 20 ms of one SQLite transaction, for which every writer waits
 VECTORS_AT_ONCE = 32
@@ -89,7 +89,7 @@ def _texts(pending: Pending) -> list[str | None]:
 
 
 def _cut(seq: int, row: AnyRow) -> dict[int, str]:
-    found = turn_passages(row) if seq else fact_passages(row.text, from_micros(row.event_at))
+    found = turn_passages(row) if seq else fact_passages(row.text)
     return {passage.part: passage.text for passage in found}
 
 

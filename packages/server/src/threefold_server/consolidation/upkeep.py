@@ -15,26 +15,28 @@ from threefold_server.telemetry import logger
 FLUSH_SECONDS = 5
 SWEEP_SECONDS = 60
 RETIRE_SECONDS = 3_600
-LONGEST_JOB_SECONDS = 10
 AT_ONCE = 200
 """Rows per transaction, so that no writer waits long for a sweep."""
 
 MICROS_PER_DAY = 86_400 * 1_000_000
 
+Job = Callable[[Service], Awaitable[bool | None]]
+"""One short piece of work; True where more of it is left."""
 
-async def every(seconds: float, service: Service, job: Callable[[Service], Awaitable[None]]) -> None:
-    """Do a job now and then again and again, whatever becomes of it. A cancel waits for the end of the present one."""
+
+async def every(seconds: float, service: Service, job: Job) -> None:
+    """Do a job now and then again and again, whatever becomes of it. A cancel waits for the piece in hand."""
     while True:
+        more: bool | None = False
         try:
-            with anyio.move_on_after(LONGEST_JOB_SECONDS, shield=True):
-                await job(service)
+            with anyio.CancelScope(shield=True):
+                more = await job(service)
         except Unavailable:
             pass  # the requests and the worker say so; the next time is soon enough
-        except Exception as error:  # noqa: BLE001 - a bug in one sweep must not end all background work
-            logger.warning(
-                "housekeeping failed", extra={"fields": {"job": job.__name__, "error": type(error).__name__}}
-            )
-        await anyio.sleep(seconds)
+        except Exception as error:  # noqa: BLE001 - a bug in one job must not end all background work
+            fields = {"job": job.__name__, "error": type(error).__name__}
+            logger.warning("housekeeping failed", extra={"fields": fields})
+        await anyio.sleep(0 if more else seconds)
 
 
 async def flush_reads(service: Service) -> None:
@@ -51,25 +53,24 @@ async def flush_reads(service: Service) -> None:
         raise
 
 
-async def sweep(service: Service) -> None:
+async def sweep(service: Service) -> bool:
     """Delete what has expired, and count the open tasks."""
     now = service.clock()
     expired = partial(system.sweep_expired_facts, now=now, limit=AT_ONCE)
-    while await service.database.write("system", expired, background=True):
-        pass
+    swept = await service.database.write("system", expired, background=True)
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
     counts = await service.database.read("system", partial(system.task_counts, now=now))
     service.metrics.tasks.clear()
     for (kind, state), count in counts.items():
         service.metrics.tasks.labels(kind, state).set(count)
+    return swept == AT_ONCE
 
 
-async def retire_turns(service: Service) -> None:
-    """Erase the turns that are older than the store keeps them, as a forget would."""
+async def retire_turns(service: Service) -> bool:
+    """Erase turns that are older than the store keeps them, as a forget would."""
     days = service.settings.turn_retention_days
     if days is None:
-        return
+        return False
     now = service.clock()
     retire = partial(system.retire_turns, before=now - int(days * MICROS_PER_DAY), now=now, limit=AT_ONCE)
-    while await service.database.write("system", retire, background=True):
-        pass
+    return await service.database.write("system", retire, background=True) > 0

@@ -105,7 +105,7 @@ class Worker:
         self._changed = anyio.Event()  # before looking: what becomes due meanwhile must not be missed
         busy = Counter(claim.kind for claim in self._running)
         limit = self._service.settings.consolidators
-        wanted = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
+        wanted: dict[TaskKind, int] = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
         now = self._service.clock()
         claim_due = partial(system.claim_due, wanted=wanted, now=now, until=now + LEASE_SECONDS * MICROS)
         try:

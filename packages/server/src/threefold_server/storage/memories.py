@@ -49,7 +49,7 @@ class Search:
     def _search(self, connection: Connection, pool: search.Pool, tail: Sequence[Row]) -> list[RecalledMemory]:
         rows = [*tail, *search.lexical(connection, pool, query_terms(self.query))]
         if self.vector is not None:
-            rows += search.dense(connection, pool, self.vector, {(row.source, row.seq) for row in rows})
+            rows += search.dense(connection, pool, self.vector)
         if not rows or self.limit == 0:
             return []
         corpus = search.corpus(connection, pool)

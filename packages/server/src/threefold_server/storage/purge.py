@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from sqlalchemy import URL, Connection, NullPool, create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -46,23 +46,40 @@ def _clear_sqlite(connection: Connection, compact: bool) -> int:
 
 
 def _rewrite(connection: Connection, progress: Progress) -> int:
-    notices: list[Any] = []
+    notices: list[_Notice] = []
+
+    def note(notice: Any) -> None:
+        notices.append(_Notice.read(notice))
+
     driver: Any = connection.connection.driver_connection
-    driver.add_notice_handler(notices.append)
+    driver.add_notice_handler(note)
     connection.execute(text("SET statement_timeout = 0"))
     connection.execute(text(f"SET lock_timeout = '{LOCK_TIMEOUT}'"))
     for name in metadata.tables:
         progress(name)
         connection.execute(text(f"VACUUM (FULL, VERBOSE) {name}"))
-    return sum(map(_held_back, notices))
+    return sum(notice.held_back for notice in notices)
 
 
-def _held_back(notice: Any) -> int:
-    """Dead rows that a VACUUM had to leave: the first number of its detail, in any language."""
-    if notice.severity_nonlocalized == "WARNING":  # another role's table is skipped, not refused
-        raise Unavailable(f"not purged: {notice.message_primary}; connect as the role that owns the tables")
-    number = re.match(r"\d+", notice.message_detail or "")
-    return int(number[0]) if number else 0
+class _Notice(NamedTuple):
+    """What VACUUM says about a table."""
+
+    severity: str
+    message: str
+    detail: str
+
+    @classmethod
+    def read(cls, notice: Any) -> Self:
+        """A copy: the driver's object is empty once its handler has returned."""
+        return cls(notice.severity_nonlocalized, notice.message_primary or "", notice.message_detail or "")
+
+    @property
+    def held_back(self) -> int:
+        """Dead rows that it had to leave: the first number of the detail, in any language."""
+        if self.severity == "WARNING":  # another role's table is skipped, not refused
+            raise Unavailable(f"not purged: {self.message}; connect as the role that owns the tables")
+        number = re.match(r"\d+", self.detail)
+        return int(number[0]) if number else 0
 
 
 @contextmanager

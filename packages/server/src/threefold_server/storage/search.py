@@ -6,7 +6,7 @@ and the statistics used never depend on other tenants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -25,7 +25,6 @@ from sqlalchemy import (
     null,
     or_,
     select,
-    tuple_,
     type_coerce,
 )
 
@@ -93,15 +92,9 @@ def lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> list[Ro
     return [Row(*row) for row in connection.execute(statement)]
 
 
-def dense(connection: Connection, pool: Pool, query: Vector, around: Iterable[tuple[UUID, int]]) -> list[Row]:
-    """The nearest passages with their cosines, and those beside them or beside the given places."""
-    if connection.dialect.name == "sqlite":
-        return _dense_sqlite(connection, pool, query, around)
-    nearest = _dense_postgres(connection, pool, query, None)
-    known = {(row.source, row.seq) for row in nearest}
-    places = {(row.source, row.seq) for row in nearest} | set(around)
-    beside = {(source, seq + step) for source, seq in places if seq > 0 for step in (-1, 0, 1)} - known
-    return nearest + _dense_postgres(connection, pool, query, beside) if beside else nearest
+def dense(connection: Connection, pool: Pool, query: Vector) -> list[Row]:
+    """The nearest passages with their cosines."""
+    return (_dense_sqlite if connection.dialect.name == "sqlite" else _dense_postgres)(connection, pool, query)
 
 
 def unindexed(scope: ScopeFilter) -> ColumnElement[bool]:
@@ -130,22 +123,19 @@ def _holds(now: int, min_trust: float | None) -> ColumnElement[bool]:
     return alive if min_trust is None else and_(alive, passages.c.trust >= min_trust)
 
 
-def _dense_postgres(
-    connection: Connection, pool: Pool, query: Vector, places: set[tuple[UUID, int]] | None
-) -> list[Row]:
+def _dense_postgres(connection: Connection, pool: Pool, query: Vector) -> list[Row]:
     # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
     distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", query, PgVector()))
-    statement = select(*_PLACE, null(), literal(0), -distance).where(
-        passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition
+    statement = (
+        select(*_PLACE, null(), literal(0), -distance)
+        .where(passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition)
+        .order_by(distance)
+        .limit(NEAREST)
     )
-    if places is None:
-        statement = statement.order_by(distance).limit(NEAREST)
-    else:
-        statement = statement.where(tuple_(passages.c.source, passages.c.seq).in_(list(places)))
     return [Row(*row) for row in connection.execute(statement)]
 
 
-def _dense_sqlite(connection: Connection, pool: Pool, query: Vector, around: Iterable[tuple[UUID, int]]) -> list[Row]:
+def _dense_sqlite(connection: Connection, pool: Pool, query: Vector) -> list[Row]:
     raw = type_coerce(passages.c.vector, LargeBinary), type_coerce(passages.c.source, LargeBinary)
     statement = select(*raw, *_PLACE[1:]).where(
         passages.c.pool == pool.key, passages.c.embedder.is_not(None), pool.condition
@@ -155,11 +145,4 @@ def _dense_sqlite(connection: Connection, pool: Pool, query: Vector, around: Ite
         return []
     cosines: Vector = np.frombuffer(b"".join([row[0] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
     nearest = np.argsort(-cosines, kind="stable")[:NEAREST]
-    places: set[tuple[bytes, int]] = {(rows[i][1], rows[i][2]) for i in nearest}
-    places |= {(source.bytes, seq) for source, seq in around}
-    wanted = places | {(source, seq + step) for source, seq in places if seq > 0 for step in (-1, 1)}
-    return [
-        Row(UUID(bytes=row[1]), *row[2:], cosine=float(cosine))
-        for row, cosine in zip(rows, cosines, strict=True)
-        if (row[1], row[2]) in wanted
-    ]
+    return [Row(UUID(bytes=rows[i][1]), *rows[i][2:], cosine=float(cosines[i])) for i in nearest]

@@ -44,7 +44,6 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tasks import Claim, TaskKind
-from threefold_server.storage.types import from_micros
 
 READS_THAT_EXTEND = 10
 """A fact read this often proved useful: it gets its lifetime once more."""
@@ -191,7 +190,7 @@ def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | 
     if trigger is not None:
         _queue_sessions(connection, "fold", and_(sessions.c.owner == owner, sessions.c.tokens > trigger), now)
     for row in connection.execute(select(facts).where(facts.c.owner == owner, fact_store.current(now))).all():
-        index.add_fact(connection, row, fact_passages(row.text, from_micros(row.event_at)))
+        index.add_fact(connection, row, fact_passages(row.text))
     _queue_vectors(connection, passages.c.owner == owner, now)
 
 

@@ -1,0 +1,49 @@
+"""The demo proves its own claims, and fails where it cannot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures.command_line import Run
+from threefold_server.cli import demo
+
+
+def test_the_demo_shows_what_it_says(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("THREEFOLD_DATABASE_URL", f"sqlite:///{tmp_path / 'mine.db'}")
+    shown = run("demo", "--json")
+    assert (shown.code, shown.err) == (0, "")
+    told, by_words, by_meaning, tiers, block, superseded, apart, forgotten, proof = shown.json["scenes"]
+    assert told["written"]["appended"] == len(demo.TALK)
+    assert "Fridays" in by_words["recall"]["facts"][0]["text"]
+    assert by_meaning["recall"]["facts"][0]["score_parts"]["coverage"] == 0
+    assert tiers["recall"]["digest"]["version"] >= 1
+    assert [turn["content"] for turn in tiers["recall"]["window"]][-1] == demo.TALK[-1][1]
+    assert demo.NEWS in block["block"]
+    assert [version["text"][-6:] for version in superseded["history"]["versions"]] == [" Anna.", "Boris."]
+    assert (apart["recall"]["facts"], apart["list"]["items"]) == ([], [])
+    assert forgotten["dry_run"]["counts"] == forgotten["receipt"]["counts"]
+    assert forgotten["files_before"] != []
+    assert (proof["files_after"], "threefold.db" in proof["files_read"]) == ([], True)
+    assert not (tmp_path / "mine.db").exists()
+
+
+def test_the_demo_is_told_to_people(run: Run) -> None:
+    shown = run("demo")
+    assert shown.code == 0
+    assert f"{len(demo.SCENES)}. The proof" in shown.out
+    assert "<threefold-memory" in shown.out
+
+
+def test_a_demo_that_does_not_hold_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(demo.SETTINGS, "rolling_summary", False)
+    failed = run("demo")
+    assert failed.code == 1
+    assert failed.err == "error: the demo did not show that a digest has the older turns\n"
+
+
+def test_files_are_searched_in_whatever_case(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"\x00xQuokka-7391\x00")
+    (tmp_path / "b").write_bytes(b"nothing")
+    assert demo.files_with("quokka-7391", tmp_path) == ["a"]

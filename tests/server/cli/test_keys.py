@@ -1,0 +1,93 @@
+"""API keys by command, on both databases, and what they open on a service in mode `keys`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fixtures.command_line import Run
+from threefold.errors import Forbidden, Unauthenticated
+from threefold_server.cli.keys import KeyList, KeyView
+from threefold_server.local import LocalService
+
+
+@pytest.fixture
+def store(run: Run, database_url: str) -> Run:
+    """Run a command on a store."""
+    return lambda *arguments: run(*arguments, "--database-url", database_url)
+
+
+def test_a_key_is_made_shown_once_listed_and_revoked(store: Run) -> None:
+    made = store("keys", "create", "--user", "u-1", "--agent", "support", "--label", "laptop")
+    assert made.code == 0
+    token = made.out.strip()
+    assert token.startswith("tf_")
+    listed = store("keys", "list")
+    assert token not in listed.out + listed.err
+    assert "laptop" in listed.out
+    (key,) = KeyList.model_validate(store("keys", "list", "--json").json).keys
+    assert (key.user, key.agent, key.level, key.alive, key.token) == ("u-1", "support", "agent", True, None)
+    assert store("keys", "revoke", key.key_id).code == 0
+    assert "revoked" in store("keys", "list").out
+    again = store("keys", "revoke", key.key_id)
+    assert (again.code, again.err) == (1, "error: no such live key; see `threefold keys list`\n")
+
+
+def test_a_key_opens_what_it_grants(store: Run, database_url: str) -> None:
+    grants = ["--named-users", "--agent-prefix", "crew/", "--may-share", "--expires-in-days", "9"]
+    made = KeyView.model_validate(store("keys", "create", *grants, "--level", "session", "--json").json)
+    assert made.token is not None
+    assert made.expires_at is not None
+    assert (made.expires_at - made.created_at).days == 9
+    with LocalService(database_url=database_url, embedder="hash", mode="keys") as service:
+        with service.client("anyone", "crew/researcher", api_key=made.token) as memory:
+            who = memory.whoami()
+            assert (who.user, who.agent, who.ceiling, who.may_share) == ("anyone", "crew/researcher", "session", True)
+        with service.client("anyone", "other", api_key=made.token) as memory, pytest.raises(Forbidden):
+            memory.whoami()
+        store("keys", "revoke", made.key_id)
+        with service.client("anyone", "crew/x", api_key=made.token + "x") as memory, pytest.raises(Unauthenticated):
+            memory.whoami()
+
+
+def test_an_agent_may_act_on_its_own(store: Run) -> None:
+    made = KeyView.model_validate(store("keys", "create", "--self", "--agent", "nightly", "--json").json)
+    assert (made.user_grant, made.user, made.agent) == ("self", None, "nightly")
+    assert "(self)" in store("keys", "list").out
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [
+        [],
+        ["--user", "u"],
+        ["--agent", "a"],
+        ["--user", "u", "--self", "--agent", "a"],
+        ["--user", "u", "--agent", "a", "--agent-prefix", "a/"],
+        ["--user", "*", "--agent", "a"],
+        ["--user", "u", "--agent", " "],
+        ["--user", "u", "--agent", "a", "--expires-in-days", "0"],
+    ],
+)
+def test_a_key_speaks_for_one_and_as_one(run: Run, tmp_path: Path, grants: list[str]) -> None:
+    assert run("keys", "create", *grants, "--data", tmp_path / "new").code == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_key_reaches_no_further_than_its_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grants = ["--user", "u", "--agent", "a", "--data", tmp_path]
+    refused = run("keys", "create", *grants, "--level", "user")
+    assert (refused.code, refused.out) == (1, "")
+    assert "above the store's 'agent'" in refused.err
+    monkeypatch.setenv("THREEFOLD_MAX_READ_LEVEL", "user")
+    assert run("keys", "create", *grants, "--level", "user").code == 0
+    monkeypatch.setenv("THREEFOLD_MAX_READ_LEVEL", "session")
+    assert run("keys", "create", *grants, "--json").json["level"] == "session"
+
+
+def test_keys_of_a_store_that_is_not_there_are_not_listed(run: Run, tmp_path: Path) -> None:
+    refused = run("keys", "list", "--data", tmp_path / "none")
+    assert refused.code == 2
+    assert "there is no store at" in refused.err
+    assert not (tmp_path / "none").exists()

@@ -1,0 +1,140 @@
+"""`threefold serve` and `worker` as processes, and every way not to start in one line."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fixtures.command_line import THREEFOLD, Run, clean_environment, running
+from fixtures.postgres import Databases
+
+SAID = {"role": "user", "content": "I deploy to staging on Fridays."}
+
+
+def test_serve_answers_at_the_address_it_prints_and_drains(tmp_path: Path) -> None:
+    arguments = ["serve", "--port", "0", "--data", str(tmp_path), "--embedder", "hash"]
+    with running(*arguments, log_level="warning") as process:
+        with process.client("ana") as memory:
+            memory.write("s1", [SAID])
+            assert memory.recall("when do I deploy?", session_id="s2").facts[0].text == SAID["content"]
+        assert process.stop() == 0
+        assert process.rest == ""
+    with running(*arguments) as process, process.client("ana") as memory:
+        assert memory.turns("s1").turns[0].content == SAID["content"]
+
+
+def test_a_flag_wins_over_the_environment(tmp_path: Path) -> None:
+    other = f"sqlite:///{tmp_path / 'other.db'}"
+    arguments = ["serve", "--port", "0", "--data", str(tmp_path / "flagged"), "--allow-user-level"]
+    with running(*arguments, embedder="hash", database_url=other, allow_user_level="false") as process:
+        assert process.client().whoami().ceiling == "user"
+    assert (tmp_path / "flagged" / "threefold.db").exists()
+    assert not (tmp_path / "other.db").exists()
+
+
+def test_several_processes_serve_one_postgres(postgres_url: str) -> None:
+    arguments = ["serve", "--port", "0", "--workers", "2", "--embedder", "hash"]
+    with running(*arguments, database_url=postgres_url) as process:
+        with process.client() as memory:
+            memory.write("s1", [SAID])
+            assert memory.wait("s1").indexed_upto == 1
+        assert process.stop() == 0
+
+
+def test_a_worker_does_the_work_of_a_service_that_does_none(postgres_url: str) -> None:
+    settings = {"embedder": "hash", "database_url": postgres_url}
+    with running("serve", "--port", "0", "--no-consolidate", **settings) as service, service.client() as memory:
+        memory.write("s1", [SAID])
+        with running("worker", **settings) as worker:
+            assert worker.first_line.startswith("Working")
+            assert memory.wait("s1").indexed_upto == 1
+            assert worker.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "settings", "message"),
+    [
+        (["--port", "70000"], {}, "--port (THREEFOLD_PORT): Input should be less than or equal to 65535"),
+        ([], {"port": "x"}, "--port (THREEFOLD_PORT): Input should be a valid integer"),
+        (["--host", "0.0.0.0"], {}, "host: mode 'dev' trusts its callers"),
+        (["--workers", "2"], {}, "several processes need Postgres"),
+        (["--embedder", "nonsense"], {}, "unknown embedder 'nonsense'"),
+        (["--database-url", "mysql://x"], {}, "--database-url must start with postgresql://"),
+        (["--compaction-target", "9", "--compaction-trigger", "8"], {}, "compaction marks"),
+    ],
+)
+def test_a_wrong_setting_is_wrong_usage(
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    settings: dict[str, str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, value in settings.items():
+        monkeypatch.setenv(f"THREEFOLD_{name.upper()}", value)
+    refused = run("serve", *arguments)
+    assert refused.code == 2
+    assert message in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_two_stores_are_one_too_many(run: Run, tmp_path: Path) -> None:
+    assert run("serve", "--data", tmp_path, "--database-url", "postgresql://x/y").code == 2
+
+
+def test_a_secret_in_a_wrong_setting_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THREEFOLD_DATABASE_URL", "mysql://me:hush@host/x")
+    refused = run("serve")
+    assert refused.code == 2
+    assert "hush" not in refused.err
+
+
+def test_a_port_in_use_is_said(run: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run("serve", "--port", port, "--data", tmp_path, "--embedder", "hash")
+    assert refused.code == 1
+    assert f"port {port}: Address already in use" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_database_out_of_reach_is_said(run: Run) -> None:
+    refused = run("serve", "--database-url", "postgresql://nobody:hush@127.0.0.1:1/none")
+    assert refused.code == 1
+    assert "database" in refused.err
+    assert "hush" not in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_missing_schema_is_said(run: Run, blank_postgres_url: str) -> None:
+    refused = run("serve", "--database-url", blank_postgres_url)
+    assert refused.code == 1
+    assert "`threefold migrate`" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_superuser_is_refused(run: Run, databases: Databases, postgres_url: str) -> None:
+    name = postgres_url.rpartition("/")[2]
+    superuser = databases.admin_url.rpartition("/")[0]
+    refused = run("serve", "--database-url", f"{superuser}/{name}")
+    assert refused.code == 1
+    assert "superuser" in refused.err
+    assert refused.err.count("\n") == 1
+
+
+def test_a_directory_that_cannot_be_made_is_said(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    refused = run("serve", "--data", tmp_path / "file" / "memory")
+    assert refused.code == 1
+    assert "Not a directory" in refused.err
+
+
+def test_colours_are_off_where_there_is_no_terminal(tmp_path: Path) -> None:
+    command = [THREEFOLD, "keys", "create", "--user", "u", "--agent", "a", "--data", tmp_path]
+    done = subprocess.run(command, env=clean_environment(), capture_output=True, check=True)
+    assert b"\x1b" not in done.stdout + done.stderr
