@@ -11,8 +11,8 @@ from fixtures.served import served
 
 
 @pytest.fixture
-def reader_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Environment variables that every example finds: the address of a service that is running."""
+def reader_environment(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[dict[str, str]]:
+    """Environment variables that every example finds: a service that is running, and a Postgres database."""
     data: Path = tmp_path_factory.mktemp("service")
     with served("--data", str(data), "--allow-user-level") as url:
-        yield {"THREEFOLD_URL": url}
+        yield {"THREEFOLD_URL": url, "DATABASE_URL": postgres_url}

@@ -154,7 +154,9 @@ def other_role(databases: Databases, postgres_url: str) -> Iterator[str]:
     other.create_role()
     role = sql.Identifier(other.role)
     with psycopg.connect(databases.admin_url, dbname=name, autocommit=True) as connection:
-        connection.execute(sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {}").format(role))
+        connection.execute(
+            sql.SQL("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO {}").format(role)
+        )
         yield other.url(name)
         connection.execute(sql.SQL("DROP OWNED BY {}").format(role))
     other.drop_role()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +11,7 @@ import pytest
 from typer.main import get_command
 
 from fixtures.command_line import Run
-from threefold_server.cli import app
+from threefold_server.cli import full_app
 
 
 def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
@@ -21,7 +23,7 @@ def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
             yield (*path, name)
 
 
-COMMANDS = list(commands(get_command(app)))
+COMMANDS = list(commands(get_command(full_app())))
 
 
 def test_the_verbs_of_the_contract_are_there() -> None:
@@ -53,3 +55,12 @@ def test_without_a_command_the_help_is_shown(run: Run) -> None:
     shown = run()
     assert shown.code == 2
     assert "recall" in shown.out + shown.err
+
+
+def test_a_client_command_does_not_load_the_service() -> None:
+    script = (
+        "import sys; from threefold_server.cli import main\ntry: main(['recall', '--help'])\nexcept SystemExit: pass"
+    )
+    script += "\nprint(*{'sqlalchemy', 'fastapi', 'onnxruntime'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == ""

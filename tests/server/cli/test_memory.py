@@ -71,7 +71,7 @@ def test_memories_are_listed_page_by_page(online: Run) -> None:
     online("write", "s1", SAID)
     page = MemoryPage.model_validate(online("list", "--limit", "1", "--json").json)
     assert len(page.items) == 1
-    assert f"More: --cursor {page.next_cursor}" in online("list", "--limit", "1").out.replace("\n", "")
+    assert f"More: --cursor {page.next_cursor}\n" in online("list", "--limit", "1").out
     rest = MemoryPage.model_validate(online("list", "--cursor", page.next_cursor, "--json").json)
     assert {item.text for item in (*page.items, *rest.items)} == {SAID, "Staging stands in Lisbon."}
     only = MemoryPage.model_validate(online("list", "--kind", "fact", "--order", "access_count", "--json").json)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import subprocess
+import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from fixtures.command_line import THREEFOLD, Run, clean_environment, running
 from fixtures.postgres import Databases
+from threefold.errors import Unavailable
+from threefold_server.cli.serve import UvicornFormatter
+from threefold_server.cli.store import with_service
+from threefold_server.service import Service
+from threefold_server.settings import Settings
 
 SAID = {"role": "user", "content": "I deploy to staging on Fridays."}
 
@@ -54,6 +62,26 @@ def test_a_worker_does_the_work_of_a_service_that_does_none(postgres_url: str) -
             assert worker.stop() == 0
 
 
+def test_a_fault_of_the_server_is_logged_without_what_it_quotes() -> None:
+    try:
+        raise RuntimeError("said in confidence")
+    except RuntimeError:
+        record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", None, sys.exc_info())
+    line = UvicornFormatter().format(record)
+    assert "RuntimeError" in line
+    assert "confidence" not in line
+
+
+def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> None:
+    async def work(_: Service) -> None:
+        async with anyio.create_task_group():
+            raise Unavailable("the database went away")
+
+    settings = Settings(data=tmp_path, embedder="hash")
+    with pytest.raises(Unavailable, match="went away"):
+        with_service(settings, work)
+
+
 @pytest.mark.parametrize(
     ("arguments", "settings", "message"),
     [
@@ -62,7 +90,7 @@ def test_a_worker_does_the_work_of_a_service_that_does_none(postgres_url: str) -
         (["--host", "0.0.0.0"], {}, "host: mode 'dev' trusts its callers"),
         (["--workers", "2"], {}, "several processes need Postgres"),
         (["--embedder", "nonsense"], {}, "unknown embedder 'nonsense'"),
-        (["--database-url", "mysql://x"], {}, "--database-url must start with postgresql://"),
+        (["--database-url", "mysql://x"], {}, "(THREEFOLD_DATABASE_URL): must start with postgresql://"),
         (["--compaction-target", "9", "--compaction-trigger", "8"], {}, "compaction marks"),
     ],
 )

@@ -30,12 +30,20 @@ class Assembled:
 
 @dataclass
 class _Draft:
+    """The parts of a block with the tokens that each was counted at."""
+
     digest: list[str] = field(default_factory=list[str])
-    memories: list[str] = field(default_factory=list[str])
+    digest_tokens: int = 0
+    memories: list[tuple[str, int, RecalledMemory]] = field(default_factory=list[tuple[str, int, RecalledMemory]])
     window: list[Turn] = field(default_factory=list[Turn])
 
+    @property
+    def memory_tokens(self) -> int:
+        return sum(tokens for _, tokens, _ in self.memories)
+
     def block(self) -> str:
-        return join_block(self.digest, self.memories, [turn_line(turn) for turn in self.window])
+        turns = [turn_line(turn) for turn in self.window]
+        return join_block(self.digest, [line for line, _, _ in self.memories], turns)
 
 
 def assemble(
@@ -51,16 +59,19 @@ def assemble(
     draft = _Draft()
     dropped: list[Dropped] = []
     if digest is not None:
-        draft.digest, lost = _fit_digest(digest, share, count, cut)
-        dropped += lost
-    kept, lost = _fit_memories(memories, share, count, cut)
-    draft.memories = [line for line, _ in kept]
-    dropped += lost
-    taken = count(join_block(draft.digest, draft.memories, ["-"]))
+        draft.digest, draft.digest_tokens = _fit_digest(digest, share, count, cut)
+        if not draft.digest:
+            dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=draft.digest_tokens))
+            draft.digest_tokens = 0
+    draft.memories, lost = _fit_memories(memories, share, count, cut)
+    taken = count(join_block([], ["-"], ["-"])) + draft.digest_tokens + draft.memory_tokens
     draft.window = fit_window(turns, budget - taken, _turn_cost(count), cut)
-    dropped += _shrink(draft, [memory for _, memory in kept], digest, budget, count)
-    block = draft.block()
-    return Assembled(block, draft.window, _usage(draft, block, budget, count), dropped)
+    block, used, given_up = _shrink(draft, digest, budget, count)
+    by_tier = {"medium_term": draft.digest_tokens, "long_term": draft.memory_tokens}
+    by_tier["short_term"] = max(0, used - sum(by_tier.values()))  # with the frame
+    return Assembled(
+        block, draft.window, TokenUse(budget=budget, used=used, by_tier=by_tier), dropped + lost + given_up
+    )
 
 
 def find_gap(digest: DigestView | None, window: Sequence[Turn], turns: Sequence[Turn]) -> SeqRange | None:
@@ -75,24 +86,24 @@ def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> l
     return fit_window(turns, int(budget * (1 - 2 * SHARE)), _turn_cost(count), cut)
 
 
-def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple[list[str], list[Dropped]]:
+def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple[list[str], int]:
+    """The digest's lines and their tokens, cut to the share; no lines where not even a part fits."""
     lines = digest_lines(digest)
-    needed = count("\n".join(lines))
+    needed = count("\n".join(lines)) + 1
     if needed <= share:
-        return lines, []
+        return lines, needed
     heading = needed - count(digest.text)
     shorter = digest.model_copy(update={"text": cut(digest.text, max(0, share - heading))})
     lines = digest_lines(shorter)
-    if shorter.text and count("\n".join(lines)) <= share:
-        return lines, []
-    return [], [Dropped(tier="medium_term", id=str(digest.version), tokens=needed)]
+    tokens = count("\n".join(lines)) + 1
+    return (lines, tokens) if shorter.text and tokens <= share else ([], needed)
 
 
 def _fit_memories(
     memories: Sequence[RecalledMemory], share: int, count: Count, cut: Cut
-) -> tuple[list[tuple[str, RecalledMemory]], list[Dropped]]:
+) -> tuple[list[tuple[str, int, RecalledMemory]], list[Dropped]]:
     """Lines in order of rank while they fit. A memory that would take more than half the share is cut."""
-    kept: list[tuple[str, RecalledMemory]] = []
+    kept: list[tuple[str, int, RecalledMemory]] = []
     dropped: list[Dropped] = []
     left = share
     for memory in memories:
@@ -102,7 +113,7 @@ def _fit_memories(
             line = memory_line(memory.model_copy(update={"text": cut(memory.text, share // 3)}))
             tokens = count(line) + 1
         if tokens <= left:
-            kept.append((line, memory))
+            kept.append((line, tokens, memory))
             left -= tokens
         else:
             dropped.append(_dropped(memory, tokens))
@@ -124,24 +135,23 @@ def _turn_cost(count: Count) -> Callable[[Turn], int]:
     return cost
 
 
-def _shrink(
-    draft: _Draft, memories: list[RecalledMemory], digest: DigestView | None, budget: int, count: Count
-) -> list[Dropped]:
-    """Costs were added line by line; where the whole counts more, give up the oldest turns, then the last memories."""
+def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count) -> tuple[str, int, list[Dropped]]:
+    """The block and its tokens. Costs were added line by line; where the whole counts more, give up the oldest turns,
+    then the last memories."""
     dropped: list[Dropped] = []
-    while (excess := count(draft.block()) - budget) > 0:
+    while (used := count(block := draft.block())) > budget:
         if len(draft.window) > 1:
-            del draft.window[: _enough(draft.window, excess)]
+            del draft.window[: _enough(draft.window, used - budget)]
         elif draft.memories:
-            line, memory = draft.memories.pop(), memories.pop()
-            dropped.append(_dropped(memory, count(line)))
+            _, tokens, memory = draft.memories.pop()
+            dropped.append(_dropped(memory, tokens))
         elif draft.window:
             draft.window.clear()
         else:
             assert digest is not None
-            draft.digest.clear()
-            dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=count(digest.text)))
-    return dropped
+            dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=draft.digest_tokens))
+            draft.digest, draft.digest_tokens = [], 0
+    return block, used, dropped
 
 
 def _enough(window: Sequence[Turn], excess: int) -> int:
@@ -154,14 +164,6 @@ def _enough(window: Sequence[Turn], excess: int) -> int:
         given += sum(turn.tokens for turn in group)
         size += len(group)
     return size or len(window)
-
-
-def _usage(draft: _Draft, block: str, budget: int, count: Count) -> TokenUse:
-    used = count(block)
-    medium, long = count("\n".join(draft.digest)), count("\n".join(draft.memories))
-    # The frame goes with the window: counting that once more would cost as much as the whole block again.
-    by_tier = {"medium_term": medium, "long_term": long, "short_term": used - medium - long}
-    return TokenUse(budget=budget, used=used, by_tier=by_tier)
 
 
 def _dropped(memory: RecalledMemory, tokens: int) -> Dropped:

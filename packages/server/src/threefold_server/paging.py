@@ -22,9 +22,11 @@ def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
     """The position again; `kinds` are the types of its parts. Anything else is refused."""
     try:
         position = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError) as error:
+    except (binascii.Error, ValueError, RecursionError) as error:
         raise bad_cursor() from error
     if not isinstance(position, list) or [type(part) for part in position] != list(kinds):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        raise bad_cursor()
+    if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in position):  # pyright: ignore[reportUnknownVariableType]
         raise bad_cursor()
     return position  # pyright: ignore[reportUnknownVariableType]
 

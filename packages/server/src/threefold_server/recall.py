@@ -28,7 +28,7 @@ FIRST_PAGE = 200
 """Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
 
 
-SPARE = 50
+SPARE = 20
 """Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
 
 

@@ -67,6 +67,8 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
             )
         changes = _changes(request, now)
         if request.text is None or request.text == row.text:
+            if not changes:
+                return facts.to_memories(connection, [row], principal.user)[0]
             facts.change(connection, row.owner, row.fact, **changes)
             index.remove(connection, row.owner, [row.fact])
             return _stored(connection, principal, row.fact, now)

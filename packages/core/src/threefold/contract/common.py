@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
@@ -14,6 +15,7 @@ MAX_TURNS_PER_WRITE = 1_000
 MAX_QUERY_CHARS = 10_000
 MAX_FACT_CHARS = 10_000
 MAX_METADATA_BYTES = 16_384
+MAX_METADATA_DEPTH = 32
 MAX_IDS_PER_CALL = 10_000
 MAX_PAGE = 1_000
 
@@ -49,6 +51,15 @@ def check_id(value: str) -> str:
     return value
 
 
+def check_moment(value: AwareDatetime) -> AwareDatetime:
+    """Refuse the first and last hours of the calendar that, with their offset, no other time zone can show."""
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("must lie within the years 1 to 9999 in UTC, too") from None
+    return value
+
+
 Id = Annotated[
     str, BeforeValidator(check_exact), Field(min_length=1, max_length=MAX_ID_CHARS), AfterValidator(check_id)
 ]
@@ -56,7 +67,7 @@ Content = Annotated[str, BeforeValidator(clean_text), Field(max_length=MAX_CONTE
 Query = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_QUERY_CHARS)]
 Payload = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_PAYLOAD_CHARS)]
 Cursor = Annotated[str, BeforeValidator(check_exact), Field(max_length=2_048)]
-Timestamp = AwareDatetime
+Timestamp = Annotated[AwareDatetime, AfterValidator(check_moment)]
 PageLimit = Annotated[int, Field(ge=0, le=MAX_PAGE)]
 
 

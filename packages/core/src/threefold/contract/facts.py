@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from threefold.contract.common import (
     MAX_FACT_CHARS,
     MAX_METADATA_BYTES,
+    MAX_METADATA_DEPTH,
     Cursor,
     Id,
     Level,
@@ -36,12 +38,21 @@ def check_metadata(value: dict[str, Any]) -> dict[str, Any]:
     reserved = sorted(RESERVED_METADATA & value.keys())
     if reserved:
         raise ValueError(f"reserved keys: {', '.join(reserved)}; the service sets these itself")
-    check_exact(text := json.dumps(value, ensure_ascii=False))
+    if _deeper(value, MAX_METADATA_DEPTH):
+        raise ValueError(f"must not be nested more than {MAX_METADATA_DEPTH} levels deep")
+    check_exact(text := json.dumps(value, ensure_ascii=False, allow_nan=False))
     if "\\u0000" in text:
         raise ValueError("must not contain NUL")
     if len(text.encode()) > MAX_METADATA_BYTES:
         raise ValueError(f"must not exceed {MAX_METADATA_BYTES} bytes of JSON")
     return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
+    return levels == 0 or any(_deeper(item, levels - 1) for item in inner)
 
 
 def check_fact_text(value: str) -> str:

@@ -71,7 +71,7 @@ def verb(
             target = {option.name: values.pop(option.name) for option in _TARGET}
             with connect(**target) as memory:
                 answer = function(memory, **values)
-            show_json(answer) if json else out.print(show(answer))
+            show_json(answer) if json else out.print(show(answer), soft_wrap=True)
             if not ok(answer):
                 raise typer.Exit(REFUSED)
 

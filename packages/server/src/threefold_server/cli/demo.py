@@ -276,7 +276,7 @@ def set_stage() -> Generator[Stage]:
 def show(number: int, scene: Scene) -> None:
     """One scene for people."""
     out.print(Rule(plain(f"{number}. {scene.title}", "bold"), align="left"), plain(scene.text, "italic"), "")
-    out.print(scene.picture, "")
+    out.print(scene.picture, "", soft_wrap=True)
 
 
 def files_with(word: str, directory: Path) -> list[str]:

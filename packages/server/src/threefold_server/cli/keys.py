@@ -10,6 +10,7 @@ from rich.table import Table
 
 from threefold.calls import checked_id
 from threefold.contract import Level
+from threefold.contract.common import clean_text
 from threefold.errors import Forbidden, NotFound
 from threefold_server.access import Reach
 from threefold_server.cli.commands import Json
@@ -86,7 +87,7 @@ def create(
     now = now_micros()
     key = Key(
         key_id=keys.new_key_id(),
-        label=label,
+        label=str(clean_text(label)),
         user_grant=user_grant,
         user_value=user_value,
         agent_grant=agent_grant,

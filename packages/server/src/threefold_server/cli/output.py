@@ -69,7 +69,7 @@ def confirm(question: str) -> None:
 
 def progress() -> Progress:
     """A bar on standard error; where that is no terminal, only its last state is written."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=err)
 
 

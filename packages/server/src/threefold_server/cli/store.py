@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import anyio
 import typer
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
+from threefold.errors import ThreefoldError
 from threefold_server.app import open_service
 from threefold_server.cli.commands import add_command, given, option
 from threefold_server.cli.output import Failed, UsageError
@@ -51,19 +52,21 @@ def load_settings(**flags: Any) -> Settings:
     data, url = flags.get("data"), flags.get("database_url")
     if data is not None and url is not None:
         raise UsageError("--data and --database-url name two stores; give one of them")
-    if url is not None and not url.startswith(KNOWN_URLS):
-        raise UsageError("--database-url must start with postgresql:// or sqlite:///")
     if data is not None:
         flags["database_url"] = sqlite_url(data)  # so that the flag wins over THREEFOLD_DATABASE_URL in every process
     try:
-        return Settings(**given(**flags))
+        settings = Settings(**given(**flags))
     except ValidationError as error:
         raise UsageError(_problems(error)) from error
+    if not settings.url.startswith(KNOWN_URLS):
+        raise UsageError(f"{_named('database_url')}must start with postgresql:// or sqlite:///")
+    return settings
 
 
 def check_exists(settings: Settings) -> None:
     """Refuse to look after a store that is not there: making one would hide a mistyped name."""
-    path = Database(settings.url).url.database
+    with explained():
+        path = Database(settings.url).url.database
     if settings.embedded and not Path(path or "").exists():
         raise UsageError(f"there is no store at {path}; name it by --data or --database-url")
 
@@ -90,7 +93,12 @@ def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]],
                 service = await stack.enter_async_context(open_service(settings, claim=claim))
             await work(service)
 
-    anyio.run(run)
+    try:
+        anyio.run(run)
+    except ExceptionGroup as group:
+        if isinstance(error := _lone(group), ThreefoldError):
+            raise error from group
+        raise
 
 
 @contextmanager
@@ -106,6 +114,11 @@ def explained() -> Generator[None]:
         raise Failed(str(error)) from error
 
 
+def _lone(error: Exception) -> Exception:
+    """What a task group was left for; it wraps even a single error."""
+    return _lone(cast("ExceptionGroup[Exception]", error).exceptions[0]) if isinstance(error, ExceptionGroup) else error
+
+
 def _flag(name: str) -> inspect.Parameter:
     field = Settings.model_fields[name]
     kind: Any = str if SecretStr in getattr(field.annotation, "__args__", ()) else field.annotation
@@ -114,7 +127,7 @@ def _flag(name: str) -> inspect.Parameter:
 
 def _help(name: str, field: FieldInfo) -> str:
     default = "" if field.default is None else f" Default: {field.default}."
-    return f"{field.description or ''}{default} Else {PREFIX}{name.upper()}."
+    return f"{field.description or ''}{default} Else {PREFIX}{name.upper()}.".strip()
 
 
 def _problems(error: ValidationError) -> str:

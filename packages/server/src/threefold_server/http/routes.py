@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from threefold.contract import (
     Digest,
@@ -58,6 +58,7 @@ _STATUSES = sorted({error.status for error in ERRORS.values()})
 REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in _STATUSES}
 
 Open = Annotated[Service, Depends(service_of)]
+Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 router = APIRouter(prefix="/v1", responses=REFUSALS, dependencies=[Depends(known_query_only)])
 
@@ -152,7 +153,7 @@ async def get_digests(session_id: Id, caller: Caller, service: Open) -> DigestPa
 
 
 @router.get("/sessions/{session_id:path}/digests/{version}")
-async def get_digest(session_id: Id, version: int, caller: Caller, service: Open) -> Digest:
+async def get_digest(session_id: Id, version: Version, caller: Caller, service: Open) -> Digest:
     """One version of a session's digest."""
     return await browse.get_digest(service, caller, session_id, version)
 

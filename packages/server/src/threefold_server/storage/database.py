@@ -64,12 +64,12 @@ class Database:
         return await anyio.to_thread.run_sync(self.write_sync, scope, function, limiter=limiter)
 
     def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
-        with _errors_translated(), self._reader.begin() as connection:
+        with self._errors_translated(), self._reader.begin() as connection:
             self._set_scope(connection, scope)
             return function(connection)
 
     def write_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
-        with _errors_translated(), self._writer.begin() as connection:
+        with self._errors_translated(), self._writer.begin() as connection:
             self._set_scope(connection, scope)
             return function(connection)
 
@@ -80,7 +80,7 @@ class Database:
         return await anyio.to_thread.run_sync(self._checkpoint, limiter=self._write_limit)
 
     def _checkpoint(self) -> bool:
-        with _errors_translated(), self._writer.connect() as connection:
+        with self._errors_translated(), self._writer.connect() as connection:
             raw: Any = connection.connection.driver_connection
             busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return busy == 0
@@ -100,6 +100,24 @@ class Database:
         if not self.is_sqlite:
             system = scope == "system"
             connection.execute(_SET_SCOPE, {"owner": "" if system else str(scope), "system": "on" if system else ""})
+
+    @contextmanager
+    def _errors_translated(self) -> Generator[None]:
+        """Turn an unreachable, full or read-only database into `Unavailable`: nothing was stored, try again.
+
+        Prepared statements run on the driver, whose own errors come through as they are.
+        """
+        driver: Any = self._reader.dialect.loaded_dbapi
+        try:
+            yield
+        except PoolTimeout as error:
+            raise Unavailable("all database connections are busy; try again") from error
+        except (OperationalError, driver.OperationalError) as error:
+            raise Unavailable(f"the database did not answer: {_reason(error)}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated:
+                raise Unavailable("the database connection was lost; try again") from error
+            raise
 
 
 def sqlite_url(directory: Path) -> str:
@@ -169,21 +187,7 @@ def _postgres_engine(url: URL) -> Engine:
     return engine
 
 
-@contextmanager
-def _errors_translated() -> Generator[None]:
-    """Turn an unreachable, full or read-only database into `Unavailable`: nothing was stored, the caller may retry."""
-    try:
-        yield
-    except PoolTimeout as error:
-        raise Unavailable("all database connections are busy; try again") from error
-    except OperationalError as error:
-        raise Unavailable(f"the database did not answer: {_reason(error)}") from error
-    except DBAPIError as error:
-        if error.connection_invalidated:
-            raise Unavailable("the database connection was lost; try again") from error
-        raise
-
-
-def _reason(error: OperationalError) -> str:
+def _reason(error: BaseException) -> str:
     """The kind of fault without statement, values or address."""
-    return type(error.orig).__name__ if error.orig else "unknown"
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return type(cause).__name__

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, insert, select
 
 from threefold.contract import Digest
+from threefold_server.storage.prepared import Prepared
 from threefold_server.storage.tables import digests
 from threefold_server.storage.types import AnyRow, from_micros
 
 
-def latest(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
+def latest(connection: Connection, owner: UUID, session: UUID) -> Any:
     """The newest version's row, or None."""
-    statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc()).limit(1)
-    return connection.execute(statement).one_or_none()
+    rows = _LATEST.all(connection, owner=owner, session=session)
+    return rows[0] if rows else None
 
 
 def versions(connection: Connection, owner: UUID, session: UUID) -> list[Digest]:
@@ -52,3 +53,11 @@ def to_digest(row: AnyRow) -> Digest:
 
 def _own(owner: UUID, session: UUID) -> ColumnElement[bool]:
     return and_(digests.c.owner == owner, digests.c.session == session)
+
+
+_LATEST = Prepared(
+    select(digests)
+    .where(digests.c.owner == bindparam("owner"), digests.c.session == bindparam("session"))
+    .order_by(digests.c.version.desc())
+    .limit(1)
+)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, select, tuple_
+from sqlalchemy import Connection, and_, bindparam, select, tuple_
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
-from threefold_server.storage.scope import EPISODES, visible
+from threefold_server.storage import search
+from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.scope import EPISODES, visible, visible_to
 from threefold_server.storage.tables import sessions, turns
 from threefold_server.storage.types import AnyRow, from_micros
 from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
@@ -18,35 +20,39 @@ from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
 IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
 """System prompts are instructions, not talk: restated in every session, they would drown what was said."""
 
-_WITH_SESSION = select(
-    *(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id
-).join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
+VISIBLE = (
+    select(*(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id)
+    .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
+    .where(visible(EPISODES), IS_EPISODE)
+)
+"""The episodes of a scope (whose values come from `visible_to`), as a statement to narrow further."""
 
 
-def select_visible(scope: ScopeFilter) -> Any:
-    """The episodes of a scope, as a statement to narrow further."""
-    return _WITH_SESSION.where(visible(EPISODES, scope), IS_EPISODE)
-
-
-def by_place(connection: Connection, scope: ScopeFilter, places: Iterable[tuple[UUID, int]]) -> Sequence[AnyRow]:
+def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:
     """Episodes at (session, seq), as far as the scope sees them."""
-    wanted = list(places)
-    if not wanted:
-        return []
-    return connection.execute(select_visible(scope).where(tuple_(turns.c.session, turns.c.seq).in_(wanted))).all()
+    values = visible_to(scope)
+    if connection.dialect.name == "sqlite":  # no round trips: one prepared read each is the cheapest
+        return [row for at, seq in places for row in _AT_PLACE.all(connection, **values, at=at, seq=seq)]
+    wanted = tuple_(turns.c.session, turns.c.seq).in_(places)
+    return connection.execute(VISIBLE.where(wanted), values).all() if places else []
+
+
+def unindexed(connection: Connection, scope: ScopeFilter) -> Sequence[Any]:
+    """Episodes too new for the index."""
+    return _UNINDEXED.all(connection, **visible_to(scope))
 
 
 def to_memory(row: AnyRow, user: str | None) -> Memory:
     """A turn with its session, as the contract shows an episode."""
     origin = ORIGIN_OF_ROLE[row.role]
-    return Memory(
+    return Memory.model_construct(  # validated when it was written
         id=row.turn_id,
         kind="episode",
         text=row.content,
         user=user,
         agent=row.agent,
         session_id=row.session_id,
-        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        visibility=Reach(row.visibility).name,
         origin=origin,
         trust=TRUST[origin],
         sources=[SourceRange(session_id=row.session_id, from_seq=row.seq, upto_seq=row.seq)],
@@ -55,3 +61,7 @@ def to_memory(row: AnyRow, user: str | None) -> Memory:
         created_at=from_micros(row.created_at, row.utc_offset),
         event_at=from_micros(row.event_at, row.utc_offset),
     )
+
+
+_AT_PLACE = Prepared(VISIBLE.where(turns.c.session == bindparam("at"), turns.c.seq == bindparam("seq")))
+_UNINDEXED = Prepared(VISIBLE.where(search.unindexed()))

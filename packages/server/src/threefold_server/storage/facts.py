@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
+from threefold_server.storage.prepared import Prepared
 from threefold_server.storage.scope import FACTS, managed
 from threefold_server.storage.tables import fact_sources, facts, owners, sessions
 from threefold_server.storage.types import AnyRow, from_micros
@@ -88,14 +89,14 @@ def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[
 
 
 def _to_memory(row: AnyRow, user: str | None, sources: list[SourceRange]) -> Memory:
-    return Memory(
+    return Memory.model_construct(  # validated when it was written
         id=row.fact.hex,
         kind="fact",
         text=row.text,
         user=user,
         agent=row.agent,
         session_id=row.session_id,
-        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        visibility=Reach(row.visibility).name,
         shared=row.shared,
         origin=row.origin,
         trust=row.trust,
@@ -138,13 +139,16 @@ def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) ->
     return connection.execute(select(facts).where(where, facts.c.fact.in_(keys), facts.c.valid_to.is_(None))).all()
 
 
-def cited_places(connection: Connection, owner: UUID, keys: Collection[UUID]) -> dict[UUID, list[tuple[UUID, int]]]:
-    """The turns that facts rest on."""
+def cited_places(connection: Connection, owner: UUID) -> dict[UUID, list[tuple[UUID, int]]]:
+    """The turns that each of an owner's facts rests on."""
     cited: dict[UUID, list[tuple[UUID, int]]] = {}
-    if not keys:
-        return cited
-    statement = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact.in_(list(keys)))
-    for row in connection.execute(statement):
-        places = [(row.session, seq) for seq in range(row.from_seq, row.upto_seq + 1)]
-        cited.setdefault(row.fact, []).extend(places)
+    for fact, session, from_seq, upto_seq in _CITED.all(connection, owner=owner):
+        cited.setdefault(fact, []).extend((session, seq) for seq in range(from_seq, upto_seq + 1))
     return cited
+
+
+_CITED = Prepared(
+    select(fact_sources.c.fact, fact_sources.c.session, fact_sources.c.from_seq, fact_sources.c.upto_seq).where(
+        fact_sources.c.owner == bindparam("owner")
+    )
+)

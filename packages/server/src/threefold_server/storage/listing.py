@@ -16,7 +16,7 @@ from threefold.contract import ListRequest, Memory
 from threefold_server.access import ScopeFilter
 from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
-from threefold_server.storage.scope import FACTS, visible
+from threefold_server.storage.scope import FACTS, visible, visible_to
 from threefold_server.storage.tables import facts, turns
 
 EPISODE, FACT = 0, 1
@@ -53,7 +53,7 @@ def _facts(
         select(facts)
         .where(
             or_(
-                visible(FACTS, scope) if "long_term" in request.include else false(),
+                visible(FACTS) if "long_term" in request.include else false(),
                 facts.c.shared if "shared" in request.include else false(),
             ),
             fact_store.current(now),
@@ -62,7 +62,7 @@ def _facts(
         .order_by(access.desc(), facts.c.event_at.desc(), facts.c.fact.desc())
         .limit(request.limit + 1)
     )
-    rows = connection.execute(statement).all()
+    rows = connection.execute(statement, visible_to(scope)).all()
     by_access = request.order == "access_count"
     positions = [Position(row.access_count if by_access else 0, row.event_at, FACT, row.fact.hex, 0) for row in rows]
     return list(zip(positions, fact_store.to_memories(connection, rows, scope.user), strict=True))
@@ -72,14 +72,13 @@ def _episodes(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None
 ) -> list[tuple[Position, Memory]]:
     statement = (
-        episodes.select_visible(scope)
-        .where(_after(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq)))
+        episodes.VISIBLE.where(_after(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq)))
         .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
         .limit(request.limit + 1)
     )
     return [
         (Position(0, row.event_at, EPISODE, row.session.hex, row.seq), episodes.to_memory(row, scope.user))
-        for row in connection.execute(statement)
+        for row in connection.execute(statement, visible_to(scope))
     ]
 
 

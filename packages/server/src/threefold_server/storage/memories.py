@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection
 
 from threefold.contract import Memory, RecalledMemory
-from threefold_server.access import SHARED_POOL, ScopeFilter
+from threefold_server.access import ScopeFilter
 from threefold_server.indexing import turn_passages
 from threefold_server.ranking import Corpus, Ranked, Row, rank
 from threefold_server.storage import episodes, facts, search
@@ -55,16 +55,15 @@ class Search:
         corpus = search.corpus(connection, pool)
         if tail:
             corpus = _with_tail(corpus, tail)
-        cited = facts.cited_places(connection, self.scope.owner, {row.source for row in rows if row.seq == 0})
+        cited = {} if pool.shared else facts.cited_places(connection, self.scope.owner)
         ranked = rank(self.query, rows, corpus, cited=cited, min_score=self.min_score, limit=self.limit)
         return self._hydrate(connection, pool, ranked)
 
     def _tail(self, connection: Connection) -> list[Row]:
         """Turns too new for the index, with the query's terms counted here and now."""
         asked = set(query_terms(self.query))
-        condition = search.unindexed(self.scope)
         rows: list[Row] = []
-        for turn in connection.execute(episodes.select_visible(self.scope).where(condition)):
+        for turn in episodes.unindexed(connection, self.scope):
             if self.min_trust is not None and trust_of(turn.role) < self.min_trust:
                 continue
             for passage in turn_passages(turn):
@@ -76,7 +75,7 @@ class Search:
     def _hydrate(self, connection: Connection, pool: search.Pool, ranked: Sequence[Ranked]) -> list[RecalledMemory]:
         """The memories behind ranked places; what the scope does not see, or has gone meanwhile, is left out."""
         turns = episodes.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
-        owner = None if pool.key == SHARED_POOL else pool.key
+        owner = None if pool.shared else self.scope.owner
         rows = facts.by_keys(connection, owner, [item.source for item in ranked if not item.seq])
         memories: dict[tuple[UUID, int], Memory] = {
             (row.session, row.seq): episodes.to_memory(row, self.scope.user) for row in turns
@@ -84,7 +83,9 @@ class Search:
         for row, memory in zip(rows, facts.to_memories(connection, rows, self.scope.user), strict=True):
             memories[row.fact, 0] = memory
         return [
-            RecalledMemory(**memories[item.source, item.seq].model_dump(), score=item.score, score_parts=item.parts)
+            RecalledMemory.model_construct(
+                **dict(memories[item.source, item.seq]), score=item.score, score_parts=item.parts
+            )
             for item in ranked
             if (item.source, item.seq) in memories
         ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, Table, and_, false, or_, true
+from sqlalchemy import Column, ColumnElement, Table, and_, bindparam, or_, true
 
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage.tables import facts, passages, sessions, turns
@@ -20,22 +20,40 @@ class Scoped(NamedTuple):
     visibility: Column[int]
 
 
+BEYOND = Reach.store
+"""A visibility above every item's: items are visible to at most their user."""
+
 FACTS = Scoped(facts.c.owner, facts.c.agent, facts.c.session, facts.c.visibility)
 PASSAGES = Scoped(passages.c.owner, passages.c.agent, passages.c.session, passages.c.visibility)
 EPISODES = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
 """A turn has its place through its session."""
 
 
-def visible(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:
-    """Items within the asked reach and within their own visibility.
+def visible(columns: Scoped) -> ColumnElement[bool]:
+    """Items within the asked reach and within their own visibility; the values come from `visible_to`.
 
     The distance of an item is `session` in the reader's session, `agent` under the reader's agent, else `user`.
     """
-    same_agent = columns.agent == scope.agent
-    in_session = and_(same_agent, columns.session == scope.session) if scope.session else false()
-    in_agent = and_(same_agent, columns.visibility >= int(Reach.agent)) if scope.reach >= Reach.agent else false()
-    in_user = columns.visibility >= int(Reach.user) if scope.reach >= Reach.user else false()
-    return and_(columns.owner == scope.owner, or_(in_session, in_agent, in_user))
+    same_agent = columns.agent == bindparam("agent")
+    return and_(
+        columns.owner == bindparam("owner"),
+        or_(
+            and_(same_agent, columns.session == bindparam("session")),
+            and_(same_agent, columns.visibility >= bindparam("agent_floor")),
+            columns.visibility >= bindparam("user_floor"),
+        ),
+    )
+
+
+def visible_to(scope: ScopeFilter) -> dict[str, Any]:
+    """The values of `visible`: what lies beyond the reach needs a visibility that nothing has."""
+    return {
+        "owner": scope.owner,
+        "agent": scope.agent,
+        "session": scope.session,
+        "agent_floor": int(Reach.agent if scope.reach >= Reach.agent else BEYOND),
+        "user_floor": int(Reach.user if scope.reach >= Reach.user else BEYOND),
+    }
 
 
 def managed(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:

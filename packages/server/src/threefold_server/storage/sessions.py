@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from threefold.contract import Session
 from threefold_server.access import Principal, Reach, ScopeFilter
+from threefold_server.storage.prepared import Prepared
 from threefold_server.storage.tables import owners, sessions
 from threefold_server.storage.types import AnyRow, from_micros
 
@@ -25,52 +26,33 @@ class SessionRow:
     digested_tokens: int
 
 
-def upsert(connection: Connection, table: Any) -> Any:
+def upsert(connection: Connection, table: Table) -> Any:
     """`INSERT` with the `ON CONFLICT` clause that both databases know."""
-    return (sqlite if connection.dialect.name == "sqlite" else postgresql).insert(table)
+    return insert_for(connection.dialect.name, table)
+
+
+def insert_for(dialect: str, table: Table) -> Any:
+    """The same for a statement that is prepared."""
+    return (sqlite if dialect == "sqlite" else postgresql).insert(table)
 
 
 def ensure_owner(connection: Connection, principal: Principal, now: int) -> None:
     """Create the owner's row unless it is there."""
-    values = {
-        "owner": principal.owner,
-        "kind": principal.owner_kind,
-        "name": principal.owner_name,
-        "created_at": now,
-    }
-    connection.execute(upsert(connection, owners).values(values).on_conflict_do_nothing())
+    _ENSURE_OWNER.run(
+        connection, owner=principal.owner, kind=principal.owner_kind, name=principal.owner_name, created_at=now
+    )
 
 
 def lock_session(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> SessionRow:
     """Create the session if needed and lock its row: writers of one session go one after another."""
-    statement = (
-        upsert(connection, sessions)
-        .values(
-            owner=scope.owner,
-            session=scope.session,
-            agent=scope.agent,
-            session_id=session_id,
-            created_at=now,
-            updated_at=now,
-        )
-        .on_conflict_do_update(index_elements=["owner", "session"], set_={"updated_at": now})
-        .returning(sessions.c.last_seq, sessions.c.revision, sessions.c.tokens, sessions.c.digested_tokens)
-    )
-    return SessionRow(*connection.execute(statement).one())
+    values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}
+    [row] = _LOCK.all(connection, **values, created_at=now, updated_at=now)
+    return SessionRow(*row)
 
 
 def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int) -> None:
     """Count appended turns; each append is one revision."""
-    connection.execute(
-        update(sessions)
-        .where(sessions.c.owner == owner, sessions.c.session == session)
-        .values(
-            last_seq=sessions.c.last_seq + turns,
-            turns=sessions.c.turns + turns,
-            tokens=sessions.c.tokens + tokens,
-            revision=sessions.c.revision + 1,
-        )
-    )
+    _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
 def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
@@ -107,3 +89,30 @@ def _to_contract(row: AnyRow) -> Session:
         created_at=from_micros(row.created_at),
         updated_at=from_micros(row.updated_at),
     )
+
+
+def _ensure_owner(dialect: str) -> Any:
+    names = ("owner", "kind", "name", "created_at")
+    return insert_for(dialect, owners).values({name: bindparam(name) for name in names}).on_conflict_do_nothing()
+
+
+def _lock(dialect: str) -> Any:
+    names = ("owner", "session", "agent", "session_id", "created_at", "updated_at")
+    statement = insert_for(dialect, sessions).values({name: bindparam(name) for name in names})
+    return statement.on_conflict_do_update(
+        index_elements=["owner", "session"], set_={"updated_at": statement.excluded.updated_at}
+    ).returning(sessions.c.last_seq, sessions.c.revision, sessions.c.tokens, sessions.c.digested_tokens)
+
+
+_ENSURE_OWNER = Prepared(_ensure_owner)
+_LOCK = Prepared(_lock)
+_ADVANCE = Prepared(
+    update(sessions)
+    .where(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
+    .values(
+        last_seq=sessions.c.last_seq + bindparam("more_turns"),
+        turns=sessions.c.turns + bindparam("more_turns"),
+        tokens=sessions.c.tokens + bindparam("more_tokens"),
+        revision=sessions.c.revision + 1,
+    )
+)

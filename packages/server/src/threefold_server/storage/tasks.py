@@ -13,11 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, case, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, select, update
 
 from threefold.contract import SessionStatus
 from threefold_server.storage import digests
-from threefold_server.storage.sessions import own_session, upsert
+from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.sessions import insert_for, own_session
 from threefold_server.storage.tables import owners, passages, sessions, tasks
 from threefold_server.storage.types import AnyRow, from_micros
 
@@ -45,11 +46,7 @@ class Claim:
 
 def schedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int) -> None:
     """Make a task due, unless it is due already (or waits for its next attempt) or is parked."""
-    statement = upsert(connection, tasks).values(owner=owner, subject=subject, kind=kind, due_at=due_at)
-    due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
-    connection.execute(
-        statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
-    )
+    _SCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at)
 
 
 def hold(connection: Connection, claim: Claim) -> AnyRow | None:
@@ -156,3 +153,13 @@ def _held(claim: Claim) -> ColumnElement[bool]:
 def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
     """Change the task as long as we hold it; False if we do not."""
     return connection.execute(update(tasks).where(_held(claim)).values(**values)).rowcount == 1
+
+
+def _schedule(dialect: str) -> Any:
+    names = ("owner", "subject", "kind", "due_at")
+    statement = insert_for(dialect, tasks).values({name: bindparam(name) for name in names})
+    due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
+    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+
+
+_SCHEDULE = Prepared(_schedule)

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select
+from sqlalchemy import Connection, and_, bindparam, func, insert, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.access import Reach
+from threefold_server.storage.prepared import Prepared, among, texts
 from threefold_server.storage.tables import turns
 from threefold_server.storage.types import AnyRow, from_micros, to_micros
 
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
+_INSERTED = [column.name for column in turns.c if column.name != "erased"]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 
 
 def contents_by_id(connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
     """What a session holds under the ids that writers gave, to tell a retry from a clash."""
-    statement = select(turns.c.turn_id, *(turns.c[name] for name in _CONTENT)).where(
-        turns.c.owner == owner, turns.c.session == session, turns.c.turn_id.in_(list(ids))
-    )
-    return {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in connection.execute(statement)}
+    rows = _BY_IDS.all(connection, owner=owner, session=session, ids=texts(connection, ids))
+    return {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in rows}
 
 
 def content_of(turn: TurnIn) -> dict[str, Any]:
@@ -60,18 +60,13 @@ def append(
                 "event_at": min(created_at, now),  # a clock that runs ahead must not outrank the present
             }
         )
-    connection.execute(insert(turns), rows)
+    _INSERT.run_many(connection, rows)
 
 
 def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
     """The newest turns of a session, oldest first, erased ones left out."""
-    statement = (
-        select(*_WITHOUT_PAYLOAD)
-        .where(turns.c.owner == owner, turns.c.session == session, turns.c.erased.is_(False))
-        .order_by(turns.c.seq.desc())
-        .limit(limit)
-    )
-    return [to_turn(row) for row in reversed(connection.execute(statement).all())]
+    rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit)
+    return [to_turn(row) for row in reversed(rows)]
 
 
 def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool) -> list[Turn]:
@@ -96,7 +91,7 @@ def tokens_between(connection: Connection, owner: UUID, session: UUID, from_seq:
 
 def to_turn(row: AnyRow) -> Turn:
     """A row as the contract shows it."""
-    return Turn(
+    return Turn.model_construct(  # validated when it was written; validating again took 4 of 6 ms of a window
         id=row.turn_id or "",
         seq=row.seq,
         role=row.role,
@@ -107,6 +102,25 @@ def to_turn(row: AnyRow) -> Turn:
         payload=getattr(row, "payload", None),
         created_at=from_micros(row.created_at, row.utc_offset),
         tokens=row.tokens,
-        visibility=Reach(row.visibility).name,  # pyright: ignore[reportArgumentType]
+        visibility=Reach(row.visibility).name,
         erased=row.erased,
     )
+
+
+_SESSION = and_(turns.c.owner == bindparam("owner"), turns.c.session == bindparam("session"))
+_INSERT = Prepared(insert(turns).values({name: bindparam(name) for name in _INSERTED}))
+_NEWEST = Prepared(
+    select(*_WITHOUT_PAYLOAD)
+    .where(_SESSION, turns.c.erased.is_(False))
+    .order_by(turns.c.seq.desc())
+    .limit(bindparam("limit"))
+)
+
+
+def _by_ids(dialect: str) -> Any:
+    return select(turns.c.turn_id, *(turns.c[name] for name in _CONTENT)).where(
+        _SESSION, among(turns.c.turn_id, "ids", dialect)
+    )
+
+
+_BY_IDS = Prepared(_by_ids)

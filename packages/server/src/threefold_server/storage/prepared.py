@@ -1,0 +1,107 @@
+"""Core statements compiled once and run on the driver: for the hot paths, where building and compiling costs most.
+
+Measured on SQLite: a statement built and executed by SQLAlchemy takes 0.12 to 0.3 ms of processor time, the same one
+prepared 0.02 ms. Everything off the hot paths is plain Core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, Dialect, Text, any_, bindparam, func, select
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
+
+Processor = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    sql: str
+    defaults: dict[str, Any]
+    bind: dict[str, Processor]
+    result: list[tuple[int, Processor]]
+    make: Callable[[Sequence[Any]], Any]
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values = {**self.defaults, **given}
+        for name, process in self.bind.items():
+            values[name] = process(values[name])
+        return values
+
+    def row(self, values: Sequence[Any]) -> Any:
+        if self.result:
+            values = list(values)
+            for position, process in self.result:
+                values[position] = process(values[position])
+        return self.make(values)
+
+
+class Prepared:
+    """A statement whose values are `bindparam`s; where the databases differ, a function of the dialect's name."""
+
+    def __init__(self, statement: Any) -> None:
+        self._statement = statement
+        self._compiled: dict[str, _Compiled] = {}
+
+    def all(self, connection: Connection, **values: Any) -> list[Any]:
+        """Run it and fetch every row, as named tuples."""
+        compiled = self._for(connection.dialect)
+        cursor = _driver(connection).execute(compiled.sql, compiled.parameters(values))
+        return [compiled.row(row) for row in cursor.fetchall()]
+
+    def run(self, connection: Connection, **values: Any) -> None:
+        """Run it for its effect."""
+        compiled = self._for(connection.dialect)
+        _driver(connection).execute(compiled.sql, compiled.parameters(values))
+
+    def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run it once per row, for its effect."""
+        compiled = self._for(connection.dialect)
+        _driver(connection).cursor().executemany(compiled.sql, [compiled.parameters(row) for row in rows])
+
+    def _for(self, dialect: Dialect) -> _Compiled:
+        if dialect.name not in self._compiled:
+            made = self._statement(dialect.name) if callable(self._statement) else self._statement
+            self._compiled[dialect.name] = _compile(made, dialect)
+        return self._compiled[dialect.name]
+
+
+def among(column: ColumnElement[str], name: str, dialect: str) -> ColumnElement[bool]:
+    """The condition that a text column is among the values of a parameter; they come from `texts`."""
+    if dialect == "sqlite":
+        return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+    return column == any_(bindparam(name, type_=ARRAY(Text)))
+
+
+def texts(connection: Connection, values: Sequence[str]) -> Any:
+    """A list of texts as the parameter of `among`."""
+    return json.dumps(list(values)) if connection.dialect.name == "sqlite" else list(values)
+
+
+def _compile(statement: Any, dialect: Dialect) -> _Compiled:
+    named = sqlite.dialect(paramstyle="named") if dialect.name == "sqlite" else dialect
+    compiled = statement.compile(dialect=named)
+    bind = {
+        name: process
+        for parameter, name in compiled.bind_names.items()
+        if (process := parameter.type.dialect_impl(named).bind_processor(named)) is not None
+    }
+    columns: list[Any] = list(getattr(statement, "exported_columns", ()))
+    result = [
+        (position, process)
+        for position, column in enumerate(columns)
+        if (process := column.type.dialect_impl(named).result_processor(named, None)) is not None
+    ]
+    defaults = {name: value for name, value in compiled.params.items() if value is not None}
+    names: list[str] = [str(column.key) for column in columns]
+    row: Any = namedtuple("Row", names, rename=True)  # pyright: ignore[reportUntypedNamedTuple]
+    return _Compiled(str(compiled), defaults, bind, result, row._make)
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection
