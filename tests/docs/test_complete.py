@@ -1,18 +1,24 @@
-"""The documentation is complete: each setting and each command is mentioned in it."""
+"""The documentation is complete: what a user may set, type, call or watch is in it, and every module is on the map."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pydantic import TypeAdapter
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from threefold_server.cli import app
+from threefold.errors import ERRORS
+from threefold_server.app import create_app
+from threefold_server.cli import full_app
 from threefold_server.settings import PREFIX, Settings
+from threefold_server.telemetry import Metrics
 
 ROOT = Path(__file__).parents[2]
+SETTING = re.compile(rf"^\| `{PREFIX}(?P<name>\w+)` \| `?(?P<default>[^`|]*?)`? \|", re.MULTILINE)
 
 
 def commands(group: TyperGroup, path: str) -> Iterator[str]:
@@ -24,20 +30,54 @@ def commands(group: TyperGroup, path: str) -> Iterator[str]:
             yield f"{path} {name}"
 
 
+def missing(names: list[str], text: str) -> list[str]:
+    """Those that a text does not mention."""
+    assert names
+    return [name for name in names if name not in text]
+
+
 @pytest.fixture(scope="module")
 def documentation() -> str:
     """The text of README.md and of every page in docs/."""
     return "\n".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")))
 
 
-def test_every_setting_is_documented(documentation: str) -> None:
-    settings = [f"{PREFIX}{name.upper()}" for name in Settings.model_fields]
-    assert [setting for setting in settings if setting not in documentation] == []
+def test_every_setting_is_documented_with_its_default(documentation: str) -> None:
+    shown = {found["name"].lower(): found["default"] for found in SETTING.finditer(documentation)}
+    assert shown.keys() == Settings.model_fields.keys()
+    for name, field in Settings.model_fields.items():
+        default = None if shown[name] == "unset" else TypeAdapter(field.annotation).validate_python(shown[name])
+        assert default == field.default, name
 
 
 def test_every_command_is_documented(documentation: str) -> None:
-    group = get_command(app)
+    group = get_command(full_app())
     assert isinstance(group, TyperGroup)
-    typed = list(commands(group, "threefold"))
-    assert "threefold keys create" in typed
-    assert [command for command in typed if command not in documentation] == []
+    assert missing(list(commands(group, "threefold")), documentation) == []
+
+
+def test_every_route_is_documented() -> None:
+    paths: dict[str, dict[str, object]] = create_app(Settings(embedder="hash")).openapi()["paths"]
+    routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+    assert missing(routes, (ROOT / "docs" / "contract.md").read_text()) == []
+
+
+def test_every_error_is_documented() -> None:
+    rows = [f"| `{code}` | {error.status} |" for code, error in ERRORS.items()]
+    assert missing(rows, (ROOT / "docs" / "contract.md").read_text()) == []
+
+
+def test_every_metric_is_documented() -> None:
+    families = Metrics().registry.collect()
+    names = [f"`{family.name}_total`" if family.type == "counter" else f"`{family.name}`" for family in families]
+    assert missing(names, (ROOT / "docs" / "operations.md").read_text()) == []
+
+
+def test_every_module_is_on_the_map() -> None:
+    modules = [
+        path.relative_to(source).as_posix()
+        for source in (ROOT / "packages").glob("*/src")
+        for path in source.rglob("*.py")
+        if path.name != "__init__.py" and "versions" not in path.parts
+    ]
+    assert missing([f"`{module}`" for module in modules], (ROOT / "CONTRIBUTING.md").read_text()) == []

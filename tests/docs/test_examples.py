@@ -22,7 +22,7 @@ import pytest
 from threefold.client import DEFAULT_URL
 
 ROOT = Path(__file__).parents[2]
-PAGES = [path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))) if path.exists()]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("packages/*/README.md"))]
 SHELLS = {"bash", "console", "sh", "shell"}
 
 FENCE = re.compile(

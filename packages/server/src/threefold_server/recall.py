@@ -19,7 +19,7 @@ from threefold_server.models.tokens import count_tokens, head_and_tail
 from threefold_server.service import Service
 from threefold_server.storage import digests, memories, turns
 from threefold_server.storage.database import Connection
-from threefold_server.telemetry import logger
+from threefold_server.telemetry import logger, span
 
 EMBED_SHARE = 0.6
 """Of a tier's deadline, for the query's vector: the search by words must still fit in."""
@@ -125,7 +125,8 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         limit=_top_k(service, request) + len(request.exclude_ids) + SPARE,
         now=service.clock(),
     )
-    tiers.found, tiers.pending = await service.database.read(scope.owner, search.run)
+    with span("search"):
+        tiers.found, tiers.pending = await service.database.read(scope.owner, search.run)
 
 
 async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
@@ -135,7 +136,8 @@ async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[
     reason = "deadline"
     with anyio.move_on_after(service.settings.tier_deadline * EMBED_SHARE):
         try:
-            return (await service.embedder.embed([query]))[0]
+            with span("embed", model=service.embedder.name):
+                return (await service.embedder.embed([query]))[0]
         except ModelError as error:
             reason = type(error).__name__
     _degrade(service, tiers, ["embedder"], reason)

@@ -36,6 +36,7 @@ async def save_fact(service: Service, principal: Principal, request: SaveFactReq
 
     def save(connection: Connection) -> Memory:
         sessions.ensure_owner(connection, principal, now)
+        facts.touch_owner(connection, principal.owner)
         facts.add(connection, values)
         return _stored(connection, principal, values["fact"], now)
 
@@ -60,6 +61,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
     now = service.clock()
 
     def update(connection: Connection) -> Memory:
+        facts.touch_owner(connection, principal.owner)
         row = _find(connection, item_scope(principal), fact_id, now)
         if row.valid_to is not None:
             raise Conflict(
@@ -96,6 +98,7 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
     now = service.clock()
 
     def restore(connection: Connection) -> Memory:
+        facts.touch_owner(connection, principal.owner)
         row = _find(connection, item_scope(principal), fact_id, now)
         if row.valid_to is None:
             return facts.to_memories(connection, [row], principal.user)[0]
@@ -171,7 +174,6 @@ def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) 
     """Index a fact that has just become current, by words at once and by meaning soon, and show it."""
     row = facts.get(connection, principal.owner, fact)
     index.add_fact(connection, row, fact_passages(row.text))
-    facts.touch_owner(connection, row.owner)
     tasks.schedule(connection, row.owner, row.owner, "embed", now)
     return facts.to_memories(connection, [row], principal.user)[0]
 

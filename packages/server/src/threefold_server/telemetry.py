@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+try:
+    from opentelemetry import trace
+except ImportError:  # the [otel] extra is not installed: there are no spans
+    trace = None
 
 logger = logging.getLogger("threefold")
 
@@ -69,3 +76,30 @@ def configure_logging(level: str) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+
+
+def configure_tracing() -> None:
+    """Export spans by OTLP over HTTP; the standard OTEL_* variables say where to. Needs the [otel] extra."""
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": "threefold"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    _opentelemetry().set_tracer_provider(provider)
+
+
+def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
+    """A span around a piece of work; nothing where no tracing is configured. Attributes are kinds, never ids."""
+    return (
+        nullcontext()
+        if trace is None
+        else trace.get_tracer("threefold").start_as_current_span(name, attributes=attributes)
+    )
+
+
+def _opentelemetry() -> Any:
+    if trace is None:
+        raise RuntimeError("tracing needs OpenTelemetry: install threefold-server[otel]")
+    return trace

@@ -59,6 +59,7 @@ async def sweep(service: Service) -> bool:
     expired = partial(system.sweep_expired_facts, now=now, limit=AT_ONCE)
     swept = await service.database.write("system", expired, background=True)
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
+    await service.database.purge()  # again, where a reader was in the way when something was forgotten
     counts = await service.database.read("system", partial(system.task_counts, now=now))
     service.metrics.tasks.clear()
     for (kind, state), count in counts.items():

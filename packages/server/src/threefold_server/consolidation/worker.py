@@ -38,7 +38,7 @@ from threefold_server.service import Service
 from threefold_server.storage import system, tasks
 from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
-from threefold_server.telemetry import logger
+from threefold_server.telemetry import logger, span
 
 POLL_SECONDS = 0.5
 LEASE_SECONDS = 60
@@ -159,7 +159,8 @@ class Worker:
 
     async def _attempt(self, claim: Claim) -> None:
         try:
-            await HANDLERS[claim.kind](self._service, claim)
+            with span(claim.kind):
+                await HANDLERS[claim.kind](self._service, claim)
             return
         except LeaseLost as error:
             logger.info("task dropped", extra={"fields": {"kind": claim.kind, "reason": str(error)}})

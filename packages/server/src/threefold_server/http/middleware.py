@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threefold.errors import TooLarge
 from threefold_server.http.errors import error_response
-from threefold_server.telemetry import Metrics
+from threefold_server.telemetry import Metrics, span
 
 
 class BodyLimit:
@@ -62,9 +62,13 @@ class Measure:
                 status = message["status"]
             await send(message)
 
-        try:
-            await self.app(scope, receive, watched)
-        finally:
-            operation = getattr(scope.get("route"), "name", "unknown")
-            self.metrics.requests.labels(operation, str(status)).inc()
-            self.metrics.seconds.labels(operation).observe(time.perf_counter() - started)
+        with span("request") as current:
+            try:
+                await self.app(scope, receive, watched)
+            finally:
+                operation = getattr(scope.get("route"), "name", "unknown")
+                if current is not None:
+                    current.update_name(operation)
+                    current.set_attribute("http.response.status_code", status)
+                self.metrics.requests.labels(operation, str(status)).inc()
+                self.metrics.seconds.labels(operation).observe(time.perf_counter() - started)

@@ -17,7 +17,7 @@ import anyio
 import anyio.to_thread
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
@@ -112,7 +112,7 @@ class Database:
             yield
         except PoolTimeout as error:
             raise Unavailable("all database connections are busy; try again") from error
-        except (OperationalError, driver.OperationalError) as error:
+        except (OperationalError, InternalError, driver.OperationalError, driver.InternalError) as error:
             raise Unavailable(f"the database did not answer: {_reason(error)}") from error
         except DBAPIError as error:
             if error.connection_invalidated:
@@ -188,6 +188,6 @@ def _postgres_engine(url: URL) -> Engine:
 
 
 def _reason(error: BaseException) -> str:
-    """The kind of fault without statement, values or address."""
+    """The kind of fault (a read-only Postgres is an `InternalError`) without statement, values or address."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return type(cause).__name__

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
@@ -20,30 +20,21 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tasks import schedule
+from threefold_server.storage.types import AnyRow
 
+T = TypeVar("T")
 Counts = Counter[str]
+AT_ONCE = 1_000  # values of one condition; SQLite takes 32,766 in all
+BLANKED_AT_ONCE = 200  # each becomes a condition, and SQLite allows expressions of depth 1,000
 LATE_WRITER_MICROS = 7 * 86_400 * 1_000_000
 """Late writers of erased turns are stopped for 7 days: longer than any client spools."""
 
 
 def erase_sessions(connection: Connection, owner: UUID, condition: ColumnElement[bool], now: int) -> Counts:
     """Erase whole sessions (a condition on `sessions`) with all that was derived from them alone."""
-    target = select(sessions.c.session).where(sessions.c.owner == owner, condition)
-    within = and_(turns.c.owner == owner, turns.c.session.in_(target))
-    _stop_late_writers(connection, owner, within, now)
-    counts = Counter(
-        turns=_count(connection, select(func.count()).where(within, turns.c.erased.is_(False))),
-        digests=_count(connection, select(func.count()).where(digests.c.owner == owner, digests.c.session.in_(target))),
-    )
-    counts += _erase_unsupported_facts(
-        connection,
-        owner,
-        supports=and_(fact_sources.c.owner == owner, fact_sources.c.session.in_(target)),
-        contributed=and_(facts.c.owner == owner, facts.c.session.in_(target)),
-    )
-    counts["index"] += index.remove(connection, owner, target)
-    connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.subject.in_(target)))
-    counts["sessions"] += connection.execute(delete(sessions).where(sessions.c.owner == owner, condition)).rowcount
+    counts: Counts = Counter()
+    for batch in _batches(_lock_sessions(connection, owner, condition)):
+        counts += _erase_locked(connection, owner, batch, now)
     return counts
 
 
@@ -53,8 +44,7 @@ def erase_facts(connection: Connection, owner: UUID, condition: ColumnElement[bo
     ids = select(facts.c.fact).where(facts.c.owner == owner, facts.c.root.in_(roots))
     found = list(connection.execute(ids).scalars())
     counts: Counts = Counter()
-    for start in range(0, len(found), 1_000):
-        batch = found[start : start + 1_000]
+    for batch in _batches(found):
         counts["index"] += index.remove(connection, owner, batch)
         counts["facts"] += connection.execute(
             delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(batch))
@@ -65,19 +55,27 @@ def erase_facts(connection: Connection, owner: UUID, condition: ColumnElement[bo
 def blank_turns(connection: Connection, owner: UUID, condition: ColumnElement[bool], now: int) -> Counts:
     """Erase the content of turns (a condition on `turns`) but keep their place, and all that rested on them."""
     within = and_(turns.c.owner == owner, condition, turns.c.erased.is_(False))
-    _stop_late_writers(connection, owner, within, now)
+    found = connection.execute(select(turns.c.session, turns.c.seq, turns.c.turn_id).where(within)).all()
     places: dict[UUID, list[int]] = defaultdict(list)
-    for session, seq in connection.execute(select(turns.c.session, turns.c.seq).where(within)):
-        places[session].append(seq)
+    for row in found:
+        places[row.session].append(row.seq)
+    for batch in _batches(sorted(places)):
+        _lock_sessions(connection, owner, sessions.c.session.in_(batch))
+    _stop_late_writers(connection, owner, found, now)
     counts: Counts = Counter()
     for session, seqs in places.items():
-        counts += _blank_in_session(connection, owner, session, sorted(seqs), now)
+        for batch in _batches(sorted(seqs), BLANKED_AT_ONCE):
+            counts += _blank_in_session(connection, owner, session, batch, now)
     return counts
 
 
 def erase_owner(connection: Connection, owner: UUID) -> None:
-    """Remove the owner's own row, and with it its name, once nothing is left of it."""
-    connection.execute(delete(owners).where(owners.c.owner == owner))
+    """Take away the owner's name and open work, once nothing else is left.
+
+    The row itself stays: writers that have seen it rest on it, and its epoch must not begin anew.
+    """
+    connection.execute(delete(tasks).where(tasks.c.owner == owner))
+    connection.execute(update(owners).where(owners.c.owner == owner).values(name=""))
 
 
 def next_epoch(connection: Connection, owner: UUID) -> None:
@@ -107,6 +105,39 @@ def drop_digests(connection: Connection, owner: UUID, session: UUID, from_seq: i
         )
         schedule(connection, owner, session, "fold", now)
     return dropped
+
+
+def _lock_sessions(connection: Connection, owner: UUID, condition: ColumnElement[bool]) -> list[UUID]:
+    """Wait for the writers of these sessions and let no other begin, so that whatever goes has been seen and marked.
+
+    Sessions before tasks, like everybody: writers and forgets would wait for each other otherwise.
+    """
+    chosen = select(sessions.c.session).where(sessions.c.owner == owner, condition)
+    return list(connection.execute(chosen.order_by(sessions.c.session).with_for_update()).scalars())
+
+
+def _batches(items: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def _erase_locked(connection: Connection, owner: UUID, these: Sequence[UUID], now: int) -> Counts:
+    within = and_(turns.c.owner == owner, turns.c.session.in_(these))
+    found = connection.execute(select(turns.c.session, turns.c.turn_id, turns.c.erased).where(within)).all()
+    _stop_late_writers(connection, owner, found, now)
+    of_these = select(func.count()).where(digests.c.owner == owner, digests.c.session.in_(these))
+    counts = Counter(turns=sum(not row.erased for row in found), digests=_count(connection, of_these))
+    counts += _erase_unsupported_facts(
+        connection,
+        owner,
+        supports=and_(fact_sources.c.owner == owner, fact_sources.c.session.in_(these)),
+        contributed=and_(facts.c.owner == owner, facts.c.session.in_(these)),
+    )
+    counts["index"] += index.remove(connection, owner, these)
+    connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.subject.in_(these)))
+    condition = and_(sessions.c.owner == owner, sessions.c.session.in_(these))
+    counts["sessions"] += connection.execute(delete(sessions).where(condition)).rowcount
+    return counts
 
 
 def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: Sequence[int], now: int) -> Counts:
@@ -143,15 +174,15 @@ def _erase_unsupported_facts(
     connection.execute(delete(fact_sources).where(supports))
     if contributed is not None:
         lost |= set(connection.execute(select(facts.c.fact).where(contributed)).scalars())
-    if not lost:
-        return Counter()
     supported = select(fact_sources.c.fact).where(fact_sources.c.owner == owner)
-    return erase_facts(connection, owner, and_(facts.c.fact.in_(lost), facts.c.fact.not_in(supported)))
+    counts: Counts = Counter()
+    for batch in _batches(sorted(lost)):
+        counts += erase_facts(connection, owner, and_(facts.c.fact.in_(batch), facts.c.fact.not_in(supported)))
+    return counts
 
 
-def _stop_late_writers(connection: Connection, owner: UUID, within: ColumnElement[bool], now: int) -> None:
-    statement = select(turns.c.session, turns.c.turn_id).where(within, turns.c.turn_id.is_not(None))
-    pairs = ((row.session, row.turn_id) for row in connection.execute(statement))
+def _stop_late_writers(connection: Connection, owner: UUID, gone: Sequence[AnyRow], now: int) -> None:
+    pairs = ((row.session, row.turn_id) for row in gone if row.turn_id is not None)
     erasures.mark_erased(connection, owner, pairs, now + LATE_WRITER_MICROS)
 
 

@@ -57,7 +57,8 @@ def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> N
 
 
 def touch_owner(connection: Connection, owner: UUID) -> None:
-    """Note that the owner's facts moved, so that a consolidation under way compares again."""
+    """Note that the owner's facts move, so that a consolidation under way compares again. To come first: it locks the
+    owner, so that changes of one fact go one after another and a forget wholly before or after."""
     connection.execute(update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1))
 
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Dialect, Text, any_, bindparam, func, select
+from sqlalchemy import Boolean, ColumnElement, Connection, Dialect, Text, any_, bindparam, func, select
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import NullType, TypeDecorator
 
 Processor = Callable[[Any], Any]
 
@@ -89,18 +90,24 @@ def _compile(statement: Any, dialect: Dialect) -> _Compiled:
     bind = {
         name: process
         for parameter, name in compiled.bind_names.items()
-        if (process := parameter.type.dialect_impl(named).bind_processor(named)) is not None
+        if (process := _own_type(parameter, named).bind_processor(named)) is not None
     }
     columns: list[Any] = list(getattr(statement, "exported_columns", ()))
     result = [
         (position, process)
         for position, column in enumerate(columns)
-        if (process := column.type.dialect_impl(named).result_processor(named, None)) is not None
+        if (process := _own_type(column, named).result_processor(named, None)) is not None
     ]
     defaults = {name: value for name, value in compiled.params.items() if value is not None}
     names: list[str] = [str(column.key) for column in columns]
     row: Any = namedtuple("Row", names, rename=True)  # pyright: ignore[reportUntypedNamedTuple]
     return _Compiled(str(compiled), defaults, bind, result, row._make)
+
+
+def _own_type(element: Any, dialect: Dialect) -> Any:
+    """The type of a value that a driver does not convert by itself: ours, and booleans (SQLite has none)."""
+    kind = element.type
+    return kind.dialect_impl(dialect) if isinstance(kind, TypeDecorator | Boolean) else NullType()
 
 
 def _driver(connection: Connection) -> Any:

@@ -1,0 +1,44 @@
+"""Spans around requests, models and background work: kinds only, no ids and no content."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from threefold_server import telemetry
+from threefold_server.local import LocalService
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(telemetry, "trace", provider)
+    yield exporter
+    provider.shutdown()
+
+
+def test_requests_models_and_work_have_spans(sqlite_url: str, spans: InMemorySpanExporter) -> None:
+    with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client(user="kumquat") as memory:
+        memory.write("kumquat", [{"role": "user", "content": "kumquat"}])
+        memory.wait("kumquat")
+        memory.recall("kumquat")
+    finished = spans.get_finished_spans()
+    assert {"post_write", "post_recall", "embed", "search", "index"} <= {span.name for span in finished}
+    [recall] = [span for span in finished if span.name == "post_recall"]
+    assert dict(recall.attributes or {}) == {"http.response.status_code": 200}
+    assert "kumquat" not in "".join(span.to_json() for span in finished)
+
+
+def test_without_the_extra_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telemetry, "trace", None)
+    with telemetry.span("anything") as nothing:
+        assert nothing is None
+    with pytest.raises(RuntimeError, match="otel"):
+        _: Any = telemetry.configure_tracing()
