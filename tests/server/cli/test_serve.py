@@ -14,10 +14,10 @@ import pytest
 from fixtures.command_line import THREEFOLD, Run, clean_environment, running
 from fixtures.postgres import Databases
 from threefold.errors import Unavailable
-from threefold_server.cli.serve import UvicornFormatter
 from threefold_server.cli.store import with_service
 from threefold_server.service import Service
 from threefold_server.settings import Settings
+from threefold_server.telemetry import JsonFormatter
 
 SAID = {"role": "user", "content": "I deploy to staging on Fridays."}
 
@@ -67,7 +67,7 @@ def test_a_fault_of_the_server_is_logged_without_what_it_quotes() -> None:
         raise RuntimeError("said in confidence")
     except RuntimeError:
         record = logging.LogRecord("uvicorn.error", logging.ERROR, __file__, 1, "failed", None, sys.exc_info())
-    line = UvicornFormatter().format(record)
+    line = JsonFormatter().format(record)
     assert "RuntimeError" in line
     assert "confidence" not in line
 

@@ -273,3 +273,11 @@ def test_an_embedder_that_hangs_degrades_and_words_still_find(
         stuck.released.set()
         memory.wait("s1")
         assert memory.recall("gecko", session_id="s2").degraded == []
+
+
+def test_a_fact_saved_just_now_comes_first_among_many(memory: MemoryClient) -> None:
+    """Its vector is pending: that must not rank it behind whatever has one."""
+    memory.write("s1", [said(f"the heron number {number} stood by the river") for number in range(50)])
+    memory.wait("s1")
+    memory.write("s2", [said("the password of the heron is feldspar")])
+    assert texts(memory, "what is the password of the heron?", top_k=1) == ["the password of the heron is feldspar"]

@@ -317,6 +317,7 @@ passages = st.builds(
     term=st.sampled_from([None, *WORDS]),
     tf=st.integers(1, 3),
     cosine=st.none() | st.floats(-1, 1),
+    pending=st.just(False),
 )
 
 

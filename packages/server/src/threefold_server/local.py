@@ -36,7 +36,9 @@ class LocalService:
     def __enter__(self) -> Self:
         with ExitStack() as stack:  # undone as a whole where a step fails
             data = self._data or stack.enter_context(tempfile.TemporaryDirectory(prefix="threefold-"))
-            app = create_app(Settings(data=Path(data), **self._settings))
+            # The store is the one named here, whatever database the environment names for a service.
+            settings: dict[str, Any] = {"database_url": None, "data": Path(data), **self._settings}
+            app = create_app(Settings(**settings))
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
             self._app_transport = httpx.ASGITransport(app, raise_app_exceptions=False)

@@ -47,6 +47,8 @@ class Row(NamedTuple):
     term: str | None = None
     tf: int = 0
     cosine: float | None = None
+    pending: bool = False
+    """It has no vector yet, so that words alone must find it."""
 
 
 class Corpus(NamedTuple):
@@ -72,6 +74,7 @@ class _Texts:
     tf: Floats
     length: Floats
     cosine: Floats
+    pending: NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def rank(
 
 
 def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
-    source, seq, part, speaker, at, length, term, tf, cosine = zip(*rows, strict=True)
+    source, seq, part, speaker, at, length, term, tf, cosine, pending = zip(*rows, strict=True)
     numbers = [key.int for key in source]  # a UUID is hashed in Python: 6 of 11 ms at 5,000 rows
     code = {number: i for i, number in enumerate(sorted(set(numbers)))}
     keys = np.array([code[number] for number in numbers]) << _SEQ_BITS | np.array(seq)
@@ -136,7 +139,8 @@ def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
     cosines = np.full(len(sample), np.nan)
     np.fmax.at(cosines, passage, np.array(cosine, dtype=float))
     counts = _counts(passage, term, tf, terms)
-    parts = _Texts(counts, np.array(length, dtype=float)[sample], cosines)
+    lengths = np.array(length, dtype=float)[sample]
+    parts = _Texts(counts, lengths, cosines, np.array(pending, dtype=bool)[sample])
     part_of = part_keys >> _PART_BITS
     speakers = [speaker[i] for i in first]
     return _Items(code, key, first, np.array(at)[first], speakers, _joined(parts, part_of), parts, part_of)
@@ -163,11 +167,13 @@ def _joined(texts: _Texts, group: Ints) -> _Texts:
         np.add.reduceat(texts.tf, start),
         np.add.reduceat(texts.length, start),
         np.fmax.reduceat(texts.cosine, start),
+        np.logical_and.reduceat(texts.pending, start),
     )
 
 
 def _relevance(texts: _Texts, corpus: Corpus) -> Floats:
-    return 0.5 * _unit(_known(texts.cosine)) + 0.5 * _unit(_bm25(texts, corpus))
+    words = _unit(_bm25(texts, corpus))
+    return 0.5 * np.where(texts.pending, words, _unit(_known(texts.cosine))) + 0.5 * words
 
 
 def _bm25(texts: _Texts, corpus: Corpus) -> Floats:
@@ -217,6 +223,7 @@ def _windows(items: _Items, corpus: Corpus) -> Floats:
         np.vstack([items.whole.tf, np.zeros(items.whole.tf.shape[1])])[member].sum(axis=1),
         np.append(items.whole.length, corpus.average_length)[member].sum(axis=1),
         np.append(cosine, cosine.min())[member].mean(axis=1),
+        np.zeros(len(centre), dtype=bool),
     )
     score = _relevance(windows, Corpus(corpus.passages, 3 * corpus.average_length))
     return score[_find(centre, items.key[:, None] + _AROUND)].max(axis=1)

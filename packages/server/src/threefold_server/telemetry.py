@@ -54,7 +54,8 @@ class Metrics:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line. Fields come from `extra={"fields": {...}}`; exceptions give their type only here."""
+    """One JSON object per line, with the fields of `extra={"fields": {...}}`. Of an exception only the type is told:
+    its message may quote what was said."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -65,7 +66,7 @@ class JsonFormatter(logging.Formatter):
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
+            entry["exception"] = getattr(record.exc_info[0], "__name__", "unknown")
         return json.dumps(entry, ensure_ascii=False)
 
 

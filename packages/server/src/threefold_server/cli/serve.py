@@ -16,7 +16,7 @@ from threefold_server.cli.store import ALL, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
-from threefold_server.telemetry import JsonFormatter, configure_logging
+from threefold_server.telemetry import configure_logging
 
 app = typer.Typer()
 
@@ -27,17 +27,10 @@ GRACE_SECONDS = 30  # for requests in flight at the end; a forget may take as lo
 STARTUP_FAILURE = 3
 
 
-class UvicornFormatter(JsonFormatter):
-    """Uvicorn logs what an application raises. Of that, only the type is told: a message may quote what was said."""
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - the name is logging's
-        return str(ei[0].__name__)
-
-
 LOG_CONFIG: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"json": {"()": f"{__name__}.UvicornFormatter"}},
+    "formatters": {"json": {"()": "threefold_server.telemetry.JsonFormatter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
     "loggers": {"uvicorn": {"handlers": ["stderr"], "level": "WARNING", "propagate": False}},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import partial
+from itertools import islice
 
 import anyio
 
@@ -39,18 +40,20 @@ async def every(seconds: float, service: Service, job: Job) -> None:
         await anyio.sleep(0 if more else seconds)
 
 
-async def flush_reads(service: Service) -> None:
+async def flush_reads(service: Service) -> bool:
     """Write down how often facts were recalled; those read often live once longer."""
-    if not service.reads:
-        return
-    counts = dict(service.reads)
-    service.reads.clear()
+    counts = dict(islice(service.reads.items(), AT_ONCE))
+    if not counts:
+        return False
+    for fact in counts:
+        del service.reads[fact]
     try:
         add = partial(system.add_reads, counts=counts, now=service.clock())
         await service.database.write("system", add, background=True)
     except Unavailable:
         service.reads.update(counts)
         raise
+    return bool(service.reads)
 
 
 async def sweep(service: Service) -> bool:

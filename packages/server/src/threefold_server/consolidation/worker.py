@@ -224,7 +224,8 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
             upkeep.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(GRACE_SECONDS, shield=True), suppress(Unavailable):
-            await flush_reads(service)
+            while await flush_reads(service):
+                pass
 
 
 async def run_until_idle(service: Service, progress: Progress | None = None) -> None:

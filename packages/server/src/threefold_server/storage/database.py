@@ -165,6 +165,7 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
 def _postgres_engine(url: URL) -> Engine:
     from pgvector.psycopg import register_vector
     from psycopg import Connection as PsycopgConnection
+    from psycopg.types import TypeInfo
 
     options = f"-c plan_cache_mode=force_custom_plan -c statement_timeout={STATEMENT_TIMEOUT_MS}"
     engine = create_engine(
@@ -181,7 +182,8 @@ def _postgres_engine(url: URL) -> Engine:
     def configure(connection: PsycopgConnection[Any], _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
         autocommit = connection.autocommit
         connection.autocommit = True
-        register_vector(connection)
+        if TypeInfo.fetch(connection, "vector") is not None:  # before the first migration it is not there
+            register_vector(connection)
         connection.autocommit = autocommit
 
     return engine

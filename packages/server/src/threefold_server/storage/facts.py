@@ -119,7 +119,7 @@ def _optional(micros: int | None) -> Any:
 
 
 def _alive(now: int) -> Any:
-    return or_(facts.c.expires_at.is_(None), facts.c.expires_at > now)
+    return or_(facts.c.expires_at.is_(None), facts.c.expires_at > now, facts.c.pinned)
 
 
 def current(now: int) -> Any:

@@ -70,7 +70,7 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
         "visibility": fact.visibility,
         "event_at": fact.event_at,
         "trust": fact.trust,
-        "expires_at": fact.expires_at,
+        "expires_at": None if fact.pinned else fact.expires_at,
     }
     _add(connection, [(place, found)])
 

@@ -67,7 +67,9 @@ class Search:
             if self.min_trust is not None and trust_of(turn.role) < self.min_trust:
                 continue
             for passage in turn_passages(turn):
-                place = Row(turn.session, turn.seq, passage.part, passage.speaker, turn.event_at, passage.length)
+                place = Row(
+                    turn.session, turn.seq, passage.part, passage.speaker, turn.event_at, passage.length, pending=True
+                )
                 hits = asked & passage.tf.keys()
                 rows += [place._replace(term=term, tf=passage.tf[term]) for term in hits] or [place]
         return rows

@@ -9,6 +9,7 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
 
 from threefold.errors import Unavailable
 from threefold_server.storage.database import Database
@@ -40,9 +41,23 @@ def check_current(connection: Connection) -> None:
 def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
+        _ensure_vector(connection)
     config = _config()
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _ensure_vector(connection: Connection) -> None:
+    """Only a superuser may add pgvector to a database; where it is there already, nothing is needed."""
+    if connection.execute(text("SELECT 1 FROM pg_extension WHERE extname = 'vector'")).first():
+        return
+    try:
+        connection.execute(text("CREATE EXTENSION vector"))
+    except DBAPIError as error:
+        raise RuntimeError(
+            "this database lacks pgvector, and this role cannot add it; "
+            "as a superuser run in it: CREATE EXTENSION vector"
+        ) from error
 
 
 def _config() -> Config:

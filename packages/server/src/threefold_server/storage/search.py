@@ -137,7 +137,7 @@ def _lexical(condition: ColumnElement[bool], dialect: str) -> Any:
         postings.c.part == passages.c.part,
     )
     return (
-        select(*_PLACE, postings.c.term, postings.c.tf)
+        select(*_PLACE, postings.c.term, postings.c.tf, null(), passages.c.embedder.is_(None).label("pending"))
         .join_from(postings, passages, same)
         .where(postings.c.pool == bindparam("pool"), among(postings.c.term, "terms", dialect), condition)
     )

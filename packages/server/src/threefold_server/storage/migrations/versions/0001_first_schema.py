@@ -14,8 +14,6 @@ down_revision = None
 
 def upgrade() -> None:
     """Create every table, then bind the tenant tables to their owners."""
-    if op.get_bind().dialect.name == "postgresql":
-        op.execute("CREATE EXTENSION IF NOT EXISTS vector")
 
     op.create_table(
         "api_keys",
