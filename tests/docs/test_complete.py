@@ -73,11 +73,12 @@ def test_every_metric_is_documented() -> None:
     assert missing(names, (ROOT / "docs" / "operations.md").read_text()) == []
 
 
-def test_every_module_is_on_the_map() -> None:
+def test_the_map_has_every_module_once() -> None:
     modules = [
         path.relative_to(source).as_posix()
         for source in (ROOT / "packages").glob("*/src")
         for path in source.rglob("*.py")
         if path.name != "__init__.py" and "versions" not in path.parts
     ]
-    assert missing([f"`{module}`" for module in modules], (ROOT / "CONTRIBUTING.md").read_text()) == []
+    on_the_map = re.findall(r"^\| `(\S+\.py)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    assert sorted(on_the_map) == sorted(modules)

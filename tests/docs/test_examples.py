@@ -109,7 +109,11 @@ def at_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize(
+    "page",
+    [page for page in PAGES if examples(page.read_text())],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
+)
 def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, reader_environment: dict[str, str]) -> None:
     for name, value in reader_environment.items():
         monkeypatch.setenv(name, value)
