@@ -22,6 +22,7 @@ CROSS_OWNER = {
     "claim_embedder",
     "drop_vectors",
     "due_tasks",
+    "fold_idle",
     "rebuild_owner",
     "replace_embedder",
     "requeue_parked",

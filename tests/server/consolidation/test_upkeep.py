@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import anyio
@@ -247,3 +248,23 @@ async def test_a_cancel_waits_for_the_piece_in_hand(world: World) -> None:
         await begun.wait()
         group.cancel_scope.cancel()
     assert ended.is_set()
+
+
+async def test_a_session_that_becomes_idle_is_folded_down_to_the_target(make_world: Callable[..., World]) -> None:
+    world = make_world(token_budget=100, idle_seconds=60)
+    await world.write("s1", *(f"On day {number} Ana moved {number} boxes to the new house." for number in range(5)))
+    await world.settle()
+    assert (await world.status("s1")).digested_upto == 0
+    await sweep(world.service)
+    await world.settle()
+    assert (await world.status("s1")).digested_upto == 0
+    world.clock.advance(61)
+    await sweep(world.service)
+    await world.settle()
+    folded = (await world.status("s1")).digested_upto
+    assert folded > 0
+    await world.write("s1", *(f"On day {number} Bo moved {number} boxes to the old house." for number in range(3)))
+    world.clock.advance(61)
+    await sweep(world.service)
+    await world.settle()
+    assert (await world.status("s1")).digested_upto > folded

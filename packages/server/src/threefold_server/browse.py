@@ -49,8 +49,8 @@ async def list_turns(
     def read(connection: Connection) -> TurnPage:
         _existing(connection, principal.owner, session)
         found = turns.page(connection, principal.owner, session, from_seq, limit + 1, payload=payload)
-        items, cursor = cut_page([((turn.seq + 1,), turn) for turn in found], limit)
-        return TurnPage(turns=items, next_cursor=cursor)
+        more = len(found) > limit > 0
+        return TurnPage(turns=found[:limit], next_cursor=str(found[limit].seq) if more else None)
 
     return await service.database.read(principal.owner, read)
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+from uuid import UUID
+
 import anyio
 
 from threefold.contract import SessionStatus
@@ -9,18 +13,20 @@ from threefold_server.access import Principal, session_scope
 from threefold_server.browse import session_status
 from threefold_server.service import Service
 from threefold_server.storage import tasks
+from threefold_server.storage.database import Connection
 
 POLL_SECONDS = 0.05
 
 
 async def end_session(service: Service, principal: Principal, session_id: str, wait: float) -> SessionStatus:
-    """Make the session's work due now; with `wait` (seconds), answer when the turns seen now are done, or later writes
-    keep it busy past that time. Later appends are normal."""
+    """Make the session's work due now; with `wait` (seconds), answer once the turns seen now are done, or the time is
+    over. Later appends are normal."""
     status = await session_status(service, principal, session_id)
     session = session_scope(principal, session_id).session
     assert session is not None
-    now = service.clock()
-    await service.database.write(principal.owner, lambda c: tasks.schedule(c, principal.owner, session, "index", now))
+    kinds: list[tasks.TaskKind] = ["index", "fold"] if service.settings.rolling_summary else ["index"]
+    hurry = partial(_schedule, owner=principal.owner, session=session, kinds=kinds, now=service.clock())
+    await service.database.write(principal.owner, hurry)
     service.wake()
     target = status.last_seq
     with anyio.move_on_after(wait):
@@ -28,6 +34,11 @@ async def end_session(service: Service, principal: Principal, session_id: str, w
             await anyio.sleep(POLL_SECONDS)
             status = await session_status(service, principal, session_id)
     return status
+
+
+def _schedule(connection: Connection, owner: UUID, session: UUID, kinds: Sequence[tasks.TaskKind], now: int) -> None:
+    for kind in kinds:
+        tasks.schedule(connection, owner, session, kind, now)
 
 
 def _done(status: SessionStatus, target: int) -> bool:

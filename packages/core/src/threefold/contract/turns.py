@@ -85,4 +85,4 @@ class TurnPage(Response):
     """One page of a session's turns, oldest first."""
 
     turns: list[Turn]
-    next_cursor: str | None = None
+    next_cursor: str | None = Field(default=None, description="The `from_seq` of the next page.")

@@ -11,6 +11,7 @@ import anyio
 from threefold.errors import Unavailable
 from threefold_server.service import Service
 from threefold_server.storage import system
+from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger
 
 FLUSH_SECONDS = 5
@@ -19,7 +20,8 @@ RETIRE_SECONDS = 3_600
 AT_ONCE = 200
 """Rows per transaction, so that no writer waits long for a sweep."""
 
-MICROS_PER_DAY = 86_400 * 1_000_000
+MICROS = 1_000_000
+MICROS_PER_DAY = 86_400 * MICROS
 
 Job = Callable[[Service], Awaitable[bool | None]]
 """One short piece of work; True where more of it is left."""
@@ -63,11 +65,21 @@ async def sweep(service: Service) -> bool:
     swept = await service.database.write("system", expired, background=True)
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
     await service.database.purge()  # again, where a reader was in the way when something was forgotten
+    await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)
     counts = await service.database.read("system", partial(system.task_counts, now=now))
     service.metrics.tasks.clear()
     for (kind, state), count in counts.items():
         service.metrics.tasks.labels(kind, state).set(count)
     return swept == AT_ONCE
+
+
+def _fold_idle(connection: Connection, service: Service, now: int) -> None:
+    """Let sessions that have just become idle be folded down to the target, as if they had passed the trigger."""
+    settings = service.settings
+    if settings.rolling_summary:
+        idle_since = now - int(settings.idle_seconds * MICROS)
+        since = idle_since - 2 * SWEEP_SECONDS * MICROS  # the last sweep may have been late
+        system.fold_idle(connection, since, idle_since, settings.target, now)
 
 
 async def retire_turns(service: Service) -> bool:

@@ -43,7 +43,7 @@ from threefold_server.storage.tables import (
     tasks,
     turns,
 )
-from threefold_server.storage.tasks import Claim, TaskKind
+from threefold_server.storage.tasks import Claim, TaskKind, or_make_due
 
 READS_THAT_EXTEND = 10
 """A fact read this often proved useful: it gets its lifetime once more."""
@@ -95,6 +95,12 @@ def requeue_parked(connection: Connection, now: int) -> int:
     """Make every parked task due again; returns how many there were."""
     statement = update(tasks).where(tasks.c.parked.is_not(None)).values(parked=None, due_at=now, attempts=0)
     return connection.execute(statement).rowcount
+
+
+def fold_idle(connection: Connection, since: int, until: int, target: int, now: int) -> None:
+    """Queue a fold for sessions last written between two moments that hold more undigested tokens than the target."""
+    idle = sessions.c.updated_at.between(since, until)
+    _queue_sessions(connection, "fold", and_(idle, sessions.c.tokens - sessions.c.digested_tokens > target), now)
 
 
 def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
@@ -237,4 +243,4 @@ def _queue_vectors(connection: Connection, which: ColumnElement[bool], now: int)
 
 def _queue(connection: Connection, chosen: Any) -> None:
     statement = upsert(connection, tasks).from_select(["owner", "subject", "kind", "due_at"], chosen)
-    connection.execute(statement.on_conflict_do_nothing())
+    connection.execute(or_make_due(statement))

@@ -49,6 +49,12 @@ def schedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind,
     _SCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at)
 
 
+def or_make_due(statement: Any) -> Any:
+    """An insert of tasks that makes those that are there due instead, unless they are due already or are parked."""
+    due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
+    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+
+
 def hold(connection: Connection, claim: Claim) -> AnyRow | None:
     """Lock everything that a commit rests on and check that it is as it was; returns the session, if the task has one.
 
@@ -157,9 +163,7 @@ def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
 
 def _schedule(dialect: str) -> Any:
     names = ("owner", "subject", "kind", "due_at")
-    statement = insert_for(dialect, tasks).values({name: bindparam(name) for name in names})
-    due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
-    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+    return or_make_due(insert_for(dialect, tasks).values({name: bindparam(name) for name in names}))
 
 
 _SCHEDULE = Prepared(_schedule)
