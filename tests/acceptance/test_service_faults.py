@@ -30,7 +30,7 @@ def serve(database_url: str, tmp_path: Path) -> Iterator[Serve]:
 def test_a_killed_service_keeps_what_it_acknowledged(serve: Serve, database_url: str) -> None:
     service = serve()
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
-        for _ in range(3):
+        for _ in range(2):
             writers.wait_for(30)
             service.kill()
             service.start()

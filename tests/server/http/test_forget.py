@@ -14,7 +14,7 @@ from sqlalchemy import Connection, insert, select
 
 from threefold import MemoryClient
 from threefold.contract import ForgetSource
-from threefold.errors import Forbidden, InvalidRequest, NotFound
+from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from threefold_server.local import LocalService
 from threefold_server.storage.database import Database
 from threefold_server.storage.tables import facts, metadata, passages, postings
@@ -207,3 +207,16 @@ def test_forgetting_what_is_not_there_is_a_receipt_of_zeros(memory: MemoryClient
     assert set(receipt.counts.values()) == {0}
     with pytest.raises(NotFound):
         memory.delete_fact("never")
+
+
+def test_an_episode_id_that_stands_in_two_sessions_has_to_be_told_apart(memory: MemoryClient) -> None:
+    for session in ("s1", "s2"):
+        memory.write(session, [said(f"first of {session}", id="1")])
+    with pytest.raises(Conflict, match="in_session"):
+        memory.delete_fact("1")
+    with pytest.raises(Conflict, match="in_session"):
+        memory.forget(fact_ids=["1"])
+    assert memory.delete_fact("1", in_session="s2").counts["turns"] == 1
+    assert memory.turns("s1").turns[0].content == "first of s1"
+    assert memory.turns("s2").turns[0].erased
+    assert memory.delete_fact("1").counts["turns"] == 1

@@ -9,6 +9,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from fixtures.keys import make_key
 from threefold import MemoryClient
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
 from threefold_server.access import Reach
@@ -24,24 +25,6 @@ SAID = [{"role": "user", "content": "the word is kumquat"}]
 def guarded(database_url: str) -> Iterator[LocalService]:
     with LocalService(database_url=database_url, embedder="hash", mode="keys", max_read_level="user") as service:
         yield service
-
-
-def make_key(database_url: str, **grants: Any) -> str:
-    values: dict[str, Any] = {
-        "key_id": keys.new_key_id(),
-        "label": "test",
-        "user_grant": "fixed",
-        "user_value": "ana",
-        "agent_grant": "name",
-        "agent_value": "support",
-        "ceiling": Reach.agent,
-        "may_share": False,
-        "created_at": now_micros(),
-    }
-    database = Database(database_url)
-    token = database.write_sync("system", lambda c: keys.create(c, keys.Key(**values | grants)))
-    database.close()
-    return token
 
 
 def test_dev_mode_defaults_to_local_and_reads_no_user_level(database_url: str) -> None:

@@ -119,6 +119,7 @@ class ForgetOptions(TypedDict, total=False):
     session_id: str | None
     level: Level | None
     fact_ids: Sequence[str] | None
+    in_session: str
     sources: bool
     source: ForgetSource | None
     since: datetime | None
@@ -189,9 +190,11 @@ def update_fact(fact_id: str, **options: Unpack[UpdateOptions]) -> Call[Memory]:
     return Call("PATCH", _path("facts", fact_id), Memory, body=_json(request), repeatable=False)
 
 
-def delete_fact(fact_id: str, *, sources: bool = False) -> Call[ForgetReceipt]:
+def delete_fact(fact_id: str, *, sources: bool = False, in_session: str | None = None) -> Call[ForgetReceipt]:
     """Erase one fact; a second arrival would answer that there is no such fact."""
-    params = {"sources": 1} if sources else {}
+    params: dict[str, str | int | float] = {"sources": 1} if sources else {}
+    if in_session is not None:
+        params["in_session"] = in_session
     return Call("DELETE", _path("facts", fact_id), ForgetReceipt, params, pace="long", repeatable=False)
 
 

@@ -261,9 +261,10 @@ class MemoryClient(_Client):
         """Adjust one fact; a new text supersedes the old one."""
         return self.send(calls.update_fact(fact_id, **options))
 
-    def delete_fact(self, fact_id: str, *, sources: bool = False) -> ForgetReceipt:
-        """Erase one fact; with `sources`, also the content of the turns that it rests on."""
-        return self.send(calls.delete_fact(fact_id, sources=sources))
+    def delete_fact(self, fact_id: str, *, sources: bool = False, in_session: str | None = None) -> ForgetReceipt:
+        """Erase one fact or episode; with `sources`, also the content of the turns that a fact rests on. An episode
+        whose id stands in several sessions is named by `in_session` as well."""
+        return self.send(calls.delete_fact(fact_id, sources=sources, in_session=in_session))
 
     def fact_history(self, fact_id: str) -> FactHistory:
         """Every version of one fact, oldest first."""
@@ -418,8 +419,8 @@ class AsyncMemoryClient(_Client):
     async def update_fact(self, fact_id: str, **options: Unpack[UpdateOptions]) -> Memory:
         return await self.send(calls.update_fact(fact_id, **options))
 
-    async def delete_fact(self, fact_id: str, *, sources: bool = False) -> ForgetReceipt:
-        return await self.send(calls.delete_fact(fact_id, sources=sources))
+    async def delete_fact(self, fact_id: str, *, sources: bool = False, in_session: str | None = None) -> ForgetReceipt:
+        return await self.send(calls.delete_fact(fact_id, sources=sources, in_session=in_session))
 
     async def fact_history(self, fact_id: str) -> FactHistory:
         return await self.send(calls.fact_history(fact_id))

@@ -111,9 +111,9 @@ def session_scope(principal: Principal, session_id: str) -> ScopeFilter:
     return _scope(principal, session_id, Reach.session)
 
 
-def item_scope(principal: Principal) -> ScopeFilter:
+def item_scope(principal: Principal, session_id: str | None = None) -> ScopeFilter:
     """The scope of by-id verbs: what the caller could read at its ceiling, never beyond its own user."""
-    return _scope(principal, None, min(principal.ceiling, Reach.user))
+    return _scope(principal, session_id, min(principal.ceiling, Reach.user))
 
 
 def forget_scope(principal: Principal, level: Level) -> ScopeFilter:

@@ -29,6 +29,7 @@ async def end_session(service: Service, principal: Principal, session_id: str, w
     await service.database.write(principal.owner, hurry)
     service.wake()
     target = status.last_seq
+    status = await session_status(service, principal, session_id)
     with anyio.move_on_after(wait):
         while not _done(status, target):
             await anyio.sleep(POLL_SECONDS)

@@ -31,9 +31,12 @@ async def forget(service: Service, principal: Principal, request: ForgetRequest)
     return receipt.model_copy(update={"purge": "done" if await service.database.purge() else "pending"})
 
 
-async def delete_fact(service: Service, principal: Principal, fact_id: str, *, sources: bool) -> ForgetReceipt:
+async def delete_fact(
+    service: Service, principal: Principal, fact_id: str, *, sources: bool, in_session: str | None
+) -> ForgetReceipt:
     """Erase one fact or episode; someone else's answers like an unknown one."""
-    receipt = await forget(service, principal, ForgetRequest(fact_ids=[fact_id], sources=sources))
+    request = ForgetRequest(fact_ids=[fact_id], sources=sources, in_session=in_session)
+    receipt = await forget(service, principal, request)
     if not receipt.counts["facts"] and not receipt.counts["turns"]:
         raise NotFound("no such fact")
     return receipt
@@ -46,7 +49,7 @@ def _scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
         return forget_scope(principal, request.level)
     if request.source is not None and request.source.kind == "session":
         return session_scope(principal, request.source.name)
-    scope = item_scope(principal)
+    scope = item_scope(principal, request.in_session)
     other_agent = request.source is not None and request.source.kind == "agent" and request.source.name != scope.agent
     if other_agent and scope.reach < Reach.user:
         raise Forbidden("what another agent of the user contributed is forgotten at level 'user' only")
@@ -72,6 +75,7 @@ class _Erasure:
     now: int
 
     def run(self, connection: Connection) -> ForgetReceipt:
+        selection.check_unambiguous(connection, self.owner, self.selected)
         with connection.begin_nested() as savepoint:
             counts = self._erase(connection)
             left = selection.remaining(connection, self.owner, self.selected)

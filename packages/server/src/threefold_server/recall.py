@@ -99,7 +99,7 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
         return newest, None if row is None else _view(row)
 
-    tiers.turns, tiers.digest = await service.database.read(scope.owner, read)
+    tiers.turns, tiers.digest = await service.database.read(scope.owner, read, pipelined=True)
 
 
 def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -> list[Turn]:
@@ -126,7 +126,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         now=service.clock(),
     )
     with span("search"):
-        tiers.found, tiers.pending = await service.database.read(scope.owner, search.run)
+        tiers.found, tiers.pending = await service.database.read(scope.owner, search.run, pipelined=True)
 
 
 async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:

@@ -69,6 +69,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host: mode 'dev' trusts its callers and binds to loopback only, not {self.host!r}; use mode 'keys'"
             )
+        if self.allow_user_level and self.max_read_level == "session":
+            raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
         if self.max_read_level == "store":
             raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
         return self

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID, uuid4
 
 import anyio.to_thread
@@ -23,7 +24,7 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
     """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored."""
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    response = await service.database.write(principal.owner, job.run)
+    response = await service.database.write(principal.owner, job.run, pipelined=True)
     service.wake()
     return response
 
@@ -53,8 +54,13 @@ class _Append:
 
     def run(self, connection: Connection) -> WriteResponse:
         sessions.ensure_owner(connection, self.principal, self.now)
-        row = sessions.lock_session(connection, self.scope, self.request.session_id, self.now)
-        fresh, duplicates, erased = self._sort(connection)
+        locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
+        ids = [turn.id for turn in self.request.turns if turn.id is not None]
+        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
+        any_erased = erasures.start_any_erased(connection, self.scope.owner)
+        row = locked()
+        gone = self._erased(connection, ids) if any_erased() else set[str]()
+        fresh, duplicates, erased = self._sort(known(), gone)
         expected = self.request.expected_revision
         if fresh and expected is not None and expected != row.revision:
             raise RevisionConflict(
@@ -75,11 +81,13 @@ class _Append:
             scheduled=scheduled,
         )
 
-    def _sort(self, connection: Connection) -> tuple[list[tuple[TurnIn, int]], int, int]:
+    def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+        return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)
+
+    def _sort(
+        self, known: dict[str, dict[str, Any]], gone: Collection[str]
+    ) -> tuple[list[tuple[TurnIn, int]], int, int]:
         """Turns to append with their tokens, and how many are duplicates or were erased."""
-        ids = [turn.id for turn in self.request.turns if turn.id is not None]
-        known = turns.contents_by_id(connection, self.scope.owner, self.session, ids) if ids else {}
-        gone = erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now) if ids else set[str]()
         fresh: list[tuple[TurnIn, int]] = []
         duplicates = erased = 0
         for turn, tokens in zip(self.request.turns, self.counts, strict=True):

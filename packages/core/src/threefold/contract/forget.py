@@ -24,6 +24,9 @@ class ForgetRequest(Request):
         default=None, description="`agent`: the caller's agent x user; `user`: all of the user."
     )
     fact_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
+    in_session: Id | None = Field(
+        default=None, description="With `fact_ids`: which session's, for an episode whose id stands in several."
+    )
     sources: bool = Field(default=False, description="With `fact_ids`: the content of the turns they rest on goes too.")
     source: ForgetSource | None = None
     since: Timestamp | None = Field(
@@ -42,8 +45,8 @@ class ForgetRequest(Request):
         given = [name for name, value in selectors.items() if value is not None]
         if len(given) != 1:
             raise ValueError(f"name exactly one of {', '.join(selectors)}; given: {', '.join(given) or 'none'}")
-        if self.sources and self.fact_ids is None:
-            raise ValueError("`sources` goes with `fact_ids`")
+        if (self.sources or self.in_session is not None) and self.fact_ids is None:
+            raise ValueError("`sources` and `in_session` go with `fact_ids`")
         if self.since is not None and self.source is None:
             raise ValueError("`since` goes with `source`")
         return self

@@ -64,9 +64,10 @@ def delete(
     memory: MemoryClient,
     fact: FactId,
     sources: Annotated[bool, typer.Option("--sources", help="What was said to that effect goes, too.")] = False,
+    in_session: Annotated[str | None, typer.Option(help="Of an episode whose id stands in several sessions.")] = None,
 ) -> ForgetReceipt:
-    """Erase one fact. It cannot be undone."""
-    return memory.delete_fact(fact, sources=sources)
+    """Erase one fact or episode. It cannot be undone."""
+    return memory.delete_fact(fact, sources=sources, in_session=in_session)
 
 
 @verb(app, "threefold facts history 0b5e6c...", show=views.history)

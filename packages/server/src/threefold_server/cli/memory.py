@@ -100,6 +100,7 @@ def forget(
     session: Session = None,
     level: Annotated[Level | None, typer.Option(help="All of this agent and user, or all of this user.")] = None,
     fact: Annotated[list[str] | None, typer.Option(metavar="ID", help="A fact by id; may be repeated.")] = None,
+    in_session: Annotated[str | None, typer.Option(help="With --fact: which session's episode.")] = None,
     sources: Annotated[bool, typer.Option("--sources", help="With --fact: what was said to that effect, too.")] = False,
     source: Annotated[
         tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="All from one tool, session or agent.")
@@ -112,6 +113,7 @@ def forget(
 ) -> ForgetReceipt:
     """Erase for good. Name exactly one of --session, --level, --fact and --source."""
     selector = given(session_id=session, level=level, fact_ids=fact, since=since, sources=sources or None)
+    selector |= given(in_session=in_session)
     if source is not None:
         selector["source"] = {"kind": source[0], "name": source[1]}
     if dry_run or not yes:

@@ -16,7 +16,7 @@ from threefold_server.cli.store import ALL, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
-from threefold_server.telemetry import configure_logging
+from threefold_server.telemetry import configure_logging, configure_tracing
 
 app = typer.Typer()
 
@@ -59,6 +59,8 @@ def serve(
 def worker(settings: Settings) -> None:
     """Do the background work of a store. For services that run with --no-consolidate."""
     configure_logging(settings.log_level)
+    if settings.otel:
+        configure_tracing()
     with_service(settings.model_copy(update={"consolidate": True}), _work_until_told)
 
 

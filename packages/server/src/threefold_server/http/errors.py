@@ -23,6 +23,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def problem(message: str) -> str:
+    """A validation message without the word that pydantic puts before ours."""
+    return message.removeprefix("Value error, ")
+
+
 def error_response(error: ServiceError) -> JSONResponse:
     """An error as its status and body."""
     body = ErrorBody(error=ErrorDetail(code=error.code, message=error.message, details=error.details))
@@ -37,7 +42,7 @@ async def _service_error(_: Request, error: Exception) -> JSONResponse:
 
 async def _validation_error(_: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    fields = [{"field": _path(item["loc"]), "problem": item["msg"]} for item in error.errors()]
+    fields = [{"field": _path(item["loc"]), "problem": problem(item["msg"])} for item in error.errors()]
     message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
     return error_response(InvalidRequest(message, {"fields": fields[:50]}))
 

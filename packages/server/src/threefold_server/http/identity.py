@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 from threefold.contract.common import Id
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
 from threefold_server.access import Principal, Reach
+from threefold_server.http.errors import problem
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.storage import keys
@@ -109,7 +110,7 @@ def named(headers: Headers, header: str) -> str | None:
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{header}: not percent-encoded UTF-8", {"field": header}) from error
     except ValidationError as error:
-        raise InvalidRequest(f"{header}: {error.errors()[0]['msg']}", {"field": header}) from error
+        raise InvalidRequest(f"{header}: {problem(error.errors()[0]['msg'])}", {"field": header}) from error
 
 
 def _bearer(headers: Headers) -> str:

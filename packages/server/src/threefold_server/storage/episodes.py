@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, bindparam, select, tuple_
+from sqlalchemy import Connection, and_, select
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage import search
-from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.scope import EPISODES, visible, visible_to
 from threefold_server.storage.tables import sessions, turns
 from threefold_server.storage.types import AnyRow, from_micros
@@ -30,16 +30,12 @@ VISIBLE = (
 
 def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:
     """Episodes at (session, seq), as far as the scope sees them."""
-    values = visible_to(scope)
-    if connection.dialect.name == "sqlite":  # no round trips: one prepared read each is the cheapest
-        return [row for at, seq in places for row in _AT_PLACE.all(connection, **values, at=at, seq=seq)]
-    wanted = tuple_(turns.c.session, turns.c.seq).in_(places)
-    return connection.execute(VISIBLE.where(wanted), values).all() if places else []
+    return _AT_PLACES.all(connection, places, **visible_to(scope))
 
 
-def unindexed(connection: Connection, scope: ScopeFilter) -> Sequence[Any]:
-    """Episodes too new for the index."""
-    return _UNINDEXED.all(connection, **visible_to(scope))
+def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], list[Any]]:
+    """Episodes too new for the index; their rows when called."""
+    return _UNINDEXED.start(connection, **visible_to(scope))
 
 
 def to_memory(row: AnyRow, user: str | None) -> Memory:
@@ -63,5 +59,5 @@ def to_memory(row: AnyRow, user: str | None) -> Memory:
     )
 
 
-_AT_PLACE = Prepared(VISIBLE.where(turns.c.session == bindparam("at"), turns.c.seq == bindparam("seq")))
+_AT_PLACES = PreparedAmong(VISIBLE, turns.c.session, turns.c.seq)
 _UNINDEXED = Prepared(VISIBLE.where(search.unindexed()))

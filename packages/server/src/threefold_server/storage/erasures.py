@@ -6,12 +6,12 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, delete, insert, select
 
-from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.sessions import upsert
 from threefold_server.storage.tables import erased_turns, receipts, store
 
@@ -25,25 +25,26 @@ def turn_mark(secret: bytes, session: UUID, turn_id: str) -> bytes:
 
 def erasure_secret(connection: Connection) -> bytes:
     """The store's own secret for turn marks; made once."""
-    query = select(store.c.value).where(store.c.name == _SECRET)
-    value = connection.execute(query).scalar_one_or_none()
-    if value is None:
+    found = _VALUE.all(connection, name=_SECRET)
+    if not found:
         fresh = {"name": _SECRET, "value": secrets.token_hex(32)}
         connection.execute(upsert(connection, store).values(fresh).on_conflict_do_nothing())
-        value = connection.execute(query).scalar_one()
-    return bytes.fromhex(value)
+        found = _VALUE.all(connection, name=_SECRET)
+    return bytes.fromhex(found[0].value)
+
+
+def start_any_erased(connection: Connection, owner: UUID) -> Callable[[], bool]:
+    """Whether anything of an owner was erased lately; nearly always not, which saves the closer look."""
+    rows = _ANY_ERASED.start(connection, owner=owner)
+    return lambda: bool(rows())
 
 
 def erased_among(connection: Connection, owner: UUID, session: UUID, turn_ids: Iterable[str], now: int) -> set[str]:
     """The ids that were erased within the last days: their turns must not come back by a late write."""
-    if not _ANY_ERASED.all(connection, owner=owner):  # nearly always
-        return set()
     secret = erasure_secret(connection)
     marks = {turn_mark(secret, session, turn_id): turn_id for turn_id in turn_ids}
-    statement = select(erased_turns.c.turn).where(
-        erased_turns.c.owner == owner, erased_turns.c.turn.in_(list(marks)), erased_turns.c.until > now
-    )
-    return {marks[mark] for mark in connection.execute(statement).scalars()}
+    rows = _ERASED.all(connection, [(mark,) for mark in marks], owner=owner, now=now)
+    return {marks[bytes(row.turn)] for row in rows}
 
 
 def mark_erased(connection: Connection, owner: UUID, turn_ids: Iterable[tuple[UUID, str]], until: int) -> None:
@@ -91,3 +92,10 @@ def purged(connection: Connection) -> None:
 
 
 _ANY_ERASED = Prepared(select(erased_turns.c.until).where(erased_turns.c.owner == bindparam("owner")).limit(1))
+_ERASED = PreparedAmong(
+    select(erased_turns.c.turn).where(
+        erased_turns.c.owner == bindparam("owner"), erased_turns.c.until > bindparam("now")
+    ),
+    erased_turns.c.turn,
+)
+_VALUE = Prepared(select(store.c.value).where(store.c.name == bindparam("name")))

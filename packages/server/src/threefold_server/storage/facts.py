@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -11,7 +11,7 @@ from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
-from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.scope import FACTS, managed
 from threefold_server.storage.tables import fact_sources, facts, owners, sessions
 from threefold_server.storage.types import AnyRow, from_micros
@@ -70,21 +70,7 @@ def to_memories(connection: Connection, rows: Sequence[AnyRow], user: str | None
 
 def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[SourceRange]]:
     found: dict[UUID, list[SourceRange]] = {}
-    if not rows:
-        return found
-    statement = (
-        select(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq, fact_sources.c.upto_seq)
-        .join_from(
-            fact_sources,
-            sessions,
-            (fact_sources.c.owner == sessions.c.owner) & (fact_sources.c.session == sessions.c.session),
-        )
-        .where(
-            fact_sources.c.owner.in_({row.owner for row in rows}), fact_sources.c.fact.in_([row.fact for row in rows])
-        )
-        .order_by(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq)
-    )
-    for fact, session_id, from_seq, upto_seq in connection.execute(statement):
+    for fact, session_id, from_seq, upto_seq in _SOURCES.all(connection, [(row.owner, row.fact) for row in rows]):
         found.setdefault(fact, []).append(SourceRange(session_id=session_id, from_seq=from_seq, upto_seq=upto_seq))
     return found
 
@@ -134,22 +120,32 @@ def get(connection: Connection, owner: UUID, fact: UUID) -> AnyRow:
 
 def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) -> Sequence[AnyRow]:
     """Current facts of an owner, or (owner None) of the shared partition, that a search has found."""
-    if not keys:
-        return []
-    where = facts.c.shared if owner is None else facts.c.owner == owner
-    return connection.execute(select(facts).where(where, facts.c.fact.in_(keys), facts.c.valid_to.is_(None))).all()
+    wanted = [(key,) for key in keys]
+    return _SHARED.all(connection, wanted) if owner is None else _OWN.all(connection, wanted, owner=owner)
 
 
-def cited_places(connection: Connection, owner: UUID) -> dict[UUID, list[tuple[UUID, int]]]:
-    """The turns that each of an owner's facts rests on."""
-    cited: dict[UUID, list[tuple[UUID, int]]] = {}
-    for fact, session, from_seq, upto_seq in _CITED.all(connection, owner=owner):
-        cited.setdefault(fact, []).extend((session, seq) for seq in range(from_seq, upto_seq + 1))
-    return cited
+def start_citations(connection: Connection, owner: UUID) -> Callable[[], list[Any]]:
+    """(fact, session, from_seq, upto_seq) of the turns that an owner's facts rest on; the rows when called."""
+    return _CITED.start(connection, owner=owner)
 
 
 _CITED = Prepared(
     select(fact_sources.c.fact, fact_sources.c.session, fact_sources.c.from_seq, fact_sources.c.upto_seq).where(
         fact_sources.c.owner == bindparam("owner")
     )
+)
+
+_CURRENT = select(facts).where(facts.c.valid_to.is_(None))
+_OWN = PreparedAmong(_CURRENT.where(facts.c.owner == bindparam("owner")), facts.c.fact)
+_SHARED = PreparedAmong(_CURRENT.where(facts.c.shared), facts.c.fact)
+_SOURCES = PreparedAmong(
+    select(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq, fact_sources.c.upto_seq)
+    .join_from(
+        fact_sources,
+        sessions,
+        and_(fact_sources.c.owner == sessions.c.owner, fact_sources.c.session == sessions.c.session),
+    )
+    .order_by(fact_sources.c.fact, sessions.c.session_id, fact_sources.c.from_seq),
+    fact_sources.c.owner,
+    fact_sources.c.fact,
 )

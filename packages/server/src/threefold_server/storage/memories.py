@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -35,49 +36,64 @@ class Search:
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
         """Memories in order of score, and how many turns have no vector yet."""
+        own = self._start_own(connection) if self.own else None
+        shared = self._start(connection, search.shared_pool(self.now, self.min_trust)) if self.shared else None
         found: list[RecalledMemory] = []
         pending = 0
-        if self.own:
-            pool = search.own_pool(self.scope, self.now, self.min_trust)
-            tail = self._tail(connection)
-            pending = len({(row.source, row.seq) for row in tail}) + search.pending_vectors(connection, pool)
-            found += self._search(connection, pool, tail)
-        if self.shared:
-            found += self._search(connection, search.shared_pool(self.now, self.min_trust), [])
+        if own is not None:
+            ranked, pending = own()
+            found += self._hydrate(connection, self.scope.owner, ranked)
+        if shared is not None:
+            found += self._hydrate(connection, None, self._rank(*shared(), {}))
         return sorted(found, key=lambda memory: -memory.score), pending
 
-    def _search(self, connection: Connection, pool: search.Pool, tail: Sequence[Row]) -> list[RecalledMemory]:
-        rows = [*tail, *search.lexical(connection, pool, query_terms(self.query))]
-        if self.vector is not None:
-            rows += search.dense(connection, pool, self.vector)
-        if not rows or self.limit == 0:
-            return []
-        corpus = search.corpus(connection, pool)
-        if tail:
-            corpus = _with_tail(corpus, tail)
-        cited = {} if pool.shared else facts.cited_places(connection, self.scope.owner)
-        ranked = rank(self.query, rows, corpus, cited=cited, min_score=self.min_score, limit=self.limit)
-        return self._hydrate(connection, pool, ranked)
+    def _start_own(self, connection: Connection) -> Callable[[], tuple[list[Ranked], int]]:
+        pool = search.own_pool(self.scope, self.now, self.min_trust)
+        unindexed = episodes.start_unindexed(connection, self.scope)
+        pending = search.start_pending(connection, pool)
+        citations = facts.start_citations(connection, self.scope.owner)
+        candidates = self._start(connection, pool)
 
-    def _tail(self, connection: Connection) -> list[Row]:
+        def finish() -> tuple[list[Ranked], int]:
+            tail = self._tail(unindexed())
+            waiting = len({(row.source, row.seq) for row in tail}) + pending()
+            cited: dict[UUID, list[tuple[UUID, int]]] = {}
+            for fact, session, from_seq, upto_seq in citations():
+                cited.setdefault(fact, []).extend((session, seq) for seq in range(from_seq, upto_seq + 1))
+            rows, corpus = candidates()
+            return self._rank([*tail, *rows], _with_tail(corpus, tail) if tail else corpus, cited), waiting
+
+        return finish
+
+    def _start(self, connection: Connection, pool: search.Pool) -> Callable[[], tuple[list[Row], Corpus]]:
+        """Send every statement of one pool's search; its candidates and its corpus when called."""
+        corpus = search.start_corpus(connection, pool)
+        lexical = search.start_lexical(connection, pool, query_terms(self.query))
+        dense = None if self.vector is None else search.start_dense(connection, pool, self.vector)
+        return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
+
+    def _rank(
+        self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[tuple[UUID, int]]]
+    ) -> list[Ranked]:
+        return rank(self.query, rows, corpus, cited=cited, min_score=self.min_score, limit=self.limit)
+
+    def _tail(self, unindexed: Sequence[Any]) -> list[Row]:
         """Turns too new for the index, with the query's terms counted here and now."""
         asked = set(query_terms(self.query))
         rows: list[Row] = []
-        for turn in episodes.unindexed(connection, self.scope):
+        for turn in unindexed:
             if self.min_trust is not None and trust_of(turn.role) < self.min_trust:
                 continue
             for passage in turn_passages(turn):
-                place = Row(
-                    turn.session, turn.seq, passage.part, passage.speaker, turn.event_at, passage.length, pending=True
-                )
+                described = (passage.part, passage.speaker, turn.event_at, passage.length)
+                place = Row(turn.session, turn.seq, *described, pending=True)
                 hits = asked & passage.tf.keys()
                 rows += [place._replace(term=term, tf=passage.tf[term]) for term in hits] or [place]
         return rows
 
-    def _hydrate(self, connection: Connection, pool: search.Pool, ranked: Sequence[Ranked]) -> list[RecalledMemory]:
-        """The memories behind ranked places; what the scope does not see, or has gone meanwhile, is left out."""
+    def _hydrate(self, connection: Connection, owner: UUID | None, ranked: Sequence[Ranked]) -> list[RecalledMemory]:
+        """The memories behind ranked places (owner None: of the shared pool), as far as the scope sees them."""
         turns = episodes.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
-        owner = None if pool.shared else self.scope.owner
         rows = facts.by_keys(connection, owner, [item.source for item in ranked if not item.seq])
         memories: dict[tuple[UUID, int], Memory] = {
             (row.session, row.seq): episodes.to_memory(row, self.scope.user) for row in turns

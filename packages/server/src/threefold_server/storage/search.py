@@ -1,7 +1,8 @@
 """The query side of the index: what the owner's own items have in common with a query, by words and by meaning.
 
 Every statement is bound to one pool (the owner's, or the shared one) and to the scope filter, so that the work done
-and the statistics used never depend on other tenants.
+and the statistics used never depend on other tenants. A `start_` function sends its statement and returns what fetches
+the result, so that all of a search take one round trip on Postgres.
 """
 
 from __future__ import annotations
@@ -61,36 +62,43 @@ def shared_pool(now: int, min_trust: float | None) -> Pool:
     return Pool(True, {"pool": SHARED_POOL, "now": now, "min_trust": min_trust or 0.0})
 
 
-def corpus(connection: Connection, pool: Pool) -> Corpus:
+def start_corpus(connection: Connection, pool: Pool) -> Callable[[], Corpus]:
     """The number of passages in a pool and their mean length in terms."""
-    [(count, average)] = _CORPUS.all(connection, pool=pool.values["pool"])
+    rows = _CORPUS.start(connection, pool=pool.values["pool"])
+    return lambda: _to_corpus(*rows()[0])
+
+
+def start_lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> Callable[[], list[Row]]:
+    """Every passage that has one of the terms, once per term."""
+    rows = _LEXICAL[pool.shared].start(connection, **pool.values, terms=texts(connection, terms))
+    return lambda: [Row(*row) for row in rows()]
+
+
+def start_dense(connection: Connection, pool: Pool, query: Vector) -> Callable[[], list[Row]]:
+    """The nearest passages with their cosines."""
+    if connection.dialect.name == "sqlite":
+        vectors = _VECTORS[pool.shared].start(connection, **pool.values)
+        return lambda: _nearest_of(vectors(), query)
+    rows = _NEAREST[pool.shared].start(connection, **pool.values, query=query)
+    return lambda: [Row(*row) for row in rows()]
+
+
+def start_pending(connection: Connection, pool: Pool) -> Callable[[], int]:
+    """How many passages of the pool only words find, as their vector is not there yet."""
+    rows = _PENDING[pool.shared].start(connection, **pool.values)
+    return lambda: int(rows()[0][0])
+
+
+def _to_corpus(count: Any, average: Any) -> Corpus:
     return Corpus(int(count), float(average))
 
 
-def lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> list[Row]:
-    """Every passage that has one of the terms, once per term."""
-    if not terms:
-        return []
-    rows = _LEXICAL[pool.shared].all(connection, **pool.values, terms=texts(connection, terms))
-    return [Row(*row) for row in rows]
-
-
-def dense(connection: Connection, pool: Pool, query: Vector) -> list[Row]:
-    """The nearest passages with their cosines."""
-    if connection.dialect.name != "sqlite":
-        return [Row(*row) for row in _NEAREST[pool.shared].all(connection, **pool.values, query=query)]
-    rows = _VECTORS[pool.shared].all(connection, **pool.values)
+def _nearest_of(rows: Sequence[Any], query: Vector) -> list[Row]:
     if not rows:
         return []
     cosines: Vector = np.frombuffer(b"".join([row[0] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
     nearest = np.argsort(-cosines, kind="stable")[:NEAREST]
     return [Row(UUID(bytes=rows[i][1]), *rows[i][2:], cosine=float(cosines[i])) for i in nearest]
-
-
-def pending_vectors(connection: Connection, pool: Pool) -> int:
-    """Passages of the pool that only words find, as their vector is not there yet."""
-    [(count,)] = _PENDING[pool.shared].all(connection, **pool.values)
-    return int(count)
 
 
 def unindexed() -> ColumnElement[bool]:

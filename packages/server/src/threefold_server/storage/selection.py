@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
 
 from threefold.contract import ForgetRequest, ForgetSource
+from threefold.errors import Conflict
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage.scope import FACTS, erasable, managed
 from threefold_server.storage.tables import fact_sources, facts, sessions, turns
@@ -23,6 +24,8 @@ class Selection:
     facts: ColumnElement[bool] | None = None
     turns: ColumnElement[bool] | None = None
     whole_owner: bool = False
+    episodes: ColumnElement[bool] | None = None
+    """Turns named by their own ids, which must not stand in several sessions."""
 
 
 def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
@@ -55,10 +58,30 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
     """Facts by their ids and, since an episode's id is its turn's, turns by theirs."""
     wanted = and_(managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
-    named = turns.c.turn_id.in_(ids)
-    if with_sources:
-        named = or_(named, _sources_of(wanted))
-    return Selection(facts=wanted, turns=and_(named, _in_sessions(scope), turns.c.erased.is_(False)))
+    within = and_(_in_sessions(scope), turns.c.erased.is_(False))
+    if scope.session is not None:
+        within = and_(within, turns.c.session == scope.session)
+    named = and_(turns.c.turn_id.in_(ids), within)
+    chosen = or_(named, and_(_sources_of(wanted), _in_sessions(scope))) if with_sources else named
+    return Selection(facts=wanted, turns=and_(chosen, turns.c.erased.is_(False)), episodes=named)
+
+
+def check_unambiguous(connection: Connection, owner: UUID, selection: Selection) -> None:
+    """Refuse an episode's id that stands in several sessions: a turn's id is unique only in its own."""
+    if selection.episodes is None:
+        return
+    statement = (
+        select(turns.c.turn_id)
+        .where(turns.c.owner == owner, selection.episodes)
+        .group_by(turns.c.turn_id)
+        .having(func.count() > 1)
+        .limit(1)
+    )
+    ambiguous = connection.execute(statement).scalar_one_or_none()
+    if ambiguous is not None:
+        raise Conflict(
+            f"the turn id {ambiguous!r} stands in several sessions; name one by `in_session`", {"turn_id": ambiguous}
+        )
 
 
 def _sources_of(wanted: ColumnElement[bool]) -> ColumnElement[bool]:

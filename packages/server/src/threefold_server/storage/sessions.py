@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -43,11 +44,11 @@ def ensure_owner(connection: Connection, principal: Principal, now: int) -> None
     )
 
 
-def lock_session(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> SessionRow:
+def start_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Callable[[], SessionRow]:
     """Create the session if needed and lock its row: writers of one session go one after another."""
     values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}
-    [row] = _LOCK.all(connection, **values, created_at=now, updated_at=now)
-    return SessionRow(*row)
+    rows = _LOCK.start(connection, **values, created_at=now, updated_at=now)
+    return lambda: SessionRow(*rows()[0])
 
 
 def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int) -> None:

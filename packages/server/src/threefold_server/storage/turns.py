@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -19,10 +19,12 @@ _INSERTED = [column.name for column in turns.c if column.name != "erased"]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 
 
-def contents_by_id(connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]) -> dict[str, dict[str, Any]]:
+def start_contents(
+    connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]
+) -> Callable[[], dict[str, dict[str, Any]]]:
     """What a session holds under the ids that writers gave, to tell a retry from a clash."""
-    rows = _BY_IDS.all(connection, owner=owner, session=session, ids=texts(connection, ids))
-    return {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in rows}
+    rows = _BY_IDS.start(connection, owner=owner, session=session, ids=texts(connection, ids))
+    return lambda: {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in rows()}
 
 
 def content_of(turn: TurnIn) -> dict[str, Any]:

@@ -1,0 +1,96 @@
+"""Postgres restarted, killed, read-only, and with idle connections cut (field case 1101): the service goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import psycopg
+import pytest
+
+from fixtures.faults import Writers, check_consolidated, check_turns
+from fixtures.postgres import OwnPostgres, PostgresServer
+from threefold.errors import Unavailable
+from threefold_server.local import LocalService
+
+SESSIONS = ["own 0", "own 1", "shared", "shared"]
+
+
+def cut_connections(database_url: str) -> None:
+    """End every other connection to the database, as a firewall or an administrator does, and see it gone."""
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
+        )
+
+
+def test_the_first_calls_after_idle_connections_were_cut_succeed(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threefold_server.storage.database.PING_AFTER_SECONDS", 0.0)  # all connections count as idle
+    with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
+        for number in range(3):
+            cut_connections(postgres_url)
+            memory.write("s1", [{"role": "user", "content": f"the heron lands {number}"}])
+            cut_connections(postgres_url)
+            recalled = memory.recall("heron", session_id="s1")
+            assert (len(recalled.window), recalled.degraded) == (number + 1, [])
+        assert memory.wait("s1").indexed_upto == 3
+
+
+def test_a_database_that_is_read_only_for_a_while_refuses_writes_and_serves_reads(postgres_url: str) -> None:
+    """As after a failover to a replica. The background work outlives it."""
+    with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
+        memory.write("s1", [{"role": "user", "content": "the heron lands"}])
+        set_read_only(postgres_url, "on")
+        with pytest.raises(Unavailable, match="ReadOnly"):
+            memory.write("s1", [{"role": "user", "content": "the heron leaves"}])
+        with pytest.raises(Unavailable):
+            memory.save("the heron is grey")
+        with pytest.raises(Unavailable):
+            memory.forget(session_id="s1")
+        assert [turn.content for turn in memory.recall("heron", session_id="s1").window] == ["the heron lands"]
+        set_read_only(postgres_url, "off")
+        memory.write("s1", [{"role": "user", "content": "the heron is back"}])
+        assert memory.wait("s1").indexed_upto == 2
+        assert memory.list(kinds=["fact"]).items == []
+
+
+def set_read_only(database_url: str, value: str) -> None:
+    with psycopg.connect(database_url, autocommit=True) as connection:
+        connection.execute("SET default_transaction_read_only = off")
+        name = connection.info.dbname
+        connection.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = {value}')  # pyright: ignore[reportArgumentType, reportCallIssue]
+    cut_connections(database_url)
+
+
+def restart(server: PostgresServer) -> None:
+    server.restart()
+
+
+def crash(server: PostgresServer) -> None:
+    server.kill()
+    server.start()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", [restart, crash])
+def test_a_server_that_comes_back_finds_everything(
+    own_postgres: OwnPostgres, fault: Callable[[PostgresServer], None]
+) -> None:
+    server, url = own_postgres
+    settings: dict[str, Any] = {"token_budget": 200, "compaction_trigger": 150, "compaction_target": 50}
+    with LocalService(database_url=url, embedder="hash", **settings) as service:
+        client = partial(service.client, user="ana", agent="support", timeout=10.0)
+        with Writers(client, SESSIONS) as writers:
+            for _ in range(2):
+                writers.wait_for(20)
+                fault(server)
+            writers.wait_for(20)
+        assert set(writers.failures) <= {"Unavailable"}
+        with client() as memory:
+            assert memory.ready().status == "ok"
+            check_turns(memory, writers.turns)
+            check_consolidated(url, memory, list(writers.turns))

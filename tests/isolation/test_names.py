@@ -1,0 +1,74 @@
+"""Names are opaque: no two of them ever meet, whatever they are made of (field cases 107, 108, 115, 116, 123; T8)."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from threefold.errors import NotFound
+from threefold_server.local import LocalService
+
+TRICKY = [
+    "a",
+    "a.b",
+    "A",
+    "a ",
+    " a",
+    "a/b",
+    "a%2Fb",
+    "a_b",
+    "a-b",
+    "%",
+    "_",
+    "a\\",
+    "'",
+    '"',
+    "é",
+    "e\u0301",
+    "..",
+    "0",
+]
+TRICKY += [
+    "null",
+    "self",
+    "local",
+    "kaos:shared",
+    "Jane Doe",
+    "jane doe",
+    "Jane%20Doe",
+    "a|b",
+    "a,b",
+    "日本",
+    "🙂",
+    "\t",
+]
+NAMES = st.sampled_from([name for name in TRICKY if name.strip()]) | st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), min_size=1, max_size=20
+).filter(lambda name: bool(name.strip()) and name != "*")
+
+
+@given(places=st.lists(st.tuples(NAMES, NAMES, NAMES), min_size=2, max_size=4, unique=True))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_no_two_places_ever_meet(service: LocalService, places: list[tuple[str, str, str]]) -> None:
+    """One turn and one fact in each place: every verb finds its own, and a forget takes its own."""
+    word = f"kumquat{uuid4().hex}"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(service.client(user=user, agent=agent)) for user, agent, _ in places]
+        for number, (client, (_, _, session)) in enumerate(zip(clients, places, strict=True)):
+            client.write(session, [{"role": "user", "content": f"{word} turn {number}"}], visibility="session")
+            client.save(f"{word} fact {number}", session_id=session, visibility="session")
+        for number, (client, (_, _, session)) in enumerate(zip(clients, places, strict=True)):
+            own = {f"{word} turn {number}", f"{word} fact {number}"}
+            recalled = client.recall(word, session_id=session, level="session", include=["long_term"], top_k=100)
+            assert {memory.text for memory in recalled.facts if word in memory.text} == own
+            listed = client.list(session_id=session, level="session", limit=1_000).items
+            assert {memory.text for memory in listed if word in memory.text} == own
+            assert [turn.content for turn in client.turns(session).turns] == [f"{word} turn {number}"]
+            assert client.forget(session_id=session).counts["turns"] == 1
+        for client, (_, _, session) in zip(clients, places, strict=True):
+            with pytest.raises(NotFound):
+                client.turns(session)
