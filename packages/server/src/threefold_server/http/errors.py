@@ -57,6 +57,8 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     route = getattr(request.scope.get("route"), "path", "unknown")
+    while isinstance(error, ExceptionGroup):  # of a recall's tiers
+        error = error.exceptions[0]
     # The type and the place only: messages of database errors quote values.
     where = error.__traceback__
     while where is not None and where.tb_next is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from starlette.convertors import PathConvertor, register_url_convertor
 
 from threefold.contract import (
     Digest,
@@ -60,6 +61,15 @@ REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for st
 Open = Annotated[Service, Depends(service_of)]
 Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
+
+class IdConvertor(PathConvertor):
+    """Any text: an id may hold slashes and line ends."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("id", IdConvertor())
+
 router = APIRouter(prefix="/v1", responses=REFUSALS, dependencies=[Depends(known_query_only)])
 
 
@@ -95,31 +105,31 @@ async def post_fact(body: SaveFactRequest, caller: Caller, service: Open) -> Mem
     return await remember.save_fact(service, caller, body)
 
 
-@router.get("/facts/{fact_id:path}/history")
+@router.get("/facts/{fact_id:id}/history")
 async def get_fact_history(fact_id: Id, caller: Caller, service: Open) -> FactHistory:
     """Every version of a fact."""
     return await remember.fact_history(service, caller, fact_id)
 
 
-@router.post("/facts/{fact_id:path}/restore")
+@router.post("/facts/{fact_id:id}/restore")
 async def post_fact_restore(fact_id: Id, caller: Caller, service: Open) -> Memory:
     """Make a superseded version current again."""
     return await remember.restore_fact(service, caller, fact_id)
 
 
-@router.get("/facts/{fact_id:path}")
+@router.get("/facts/{fact_id:id}")
 async def get_fact(fact_id: Id, caller: Caller, service: Open) -> Memory:
     """One fact."""
     return await remember.get_fact(service, caller, fact_id)
 
 
-@router.patch("/facts/{fact_id:path}")
+@router.patch("/facts/{fact_id:id}")
 async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: Caller, service: Open) -> Memory:
     """Change a fact; a new text supersedes the old one."""
     return await remember.update_fact(service, caller, fact_id, body)
 
 
-@router.delete("/facts/{fact_id:path}")
+@router.delete("/facts/{fact_id:id}")
 async def remove_fact(
     fact_id: Id, caller: Caller, service: Open, sources: bool = False, in_session: Id | None = None
 ) -> ForgetReceipt:
@@ -135,7 +145,7 @@ async def get_sessions(
     return await browse.list_sessions(service, caller, cursor, limit)
 
 
-@router.get("/sessions/{session_id:path}/turns")
+@router.get("/sessions/{session_id:id}/turns")
 async def get_turns(
     session_id: Id,
     caller: Caller,
@@ -148,25 +158,25 @@ async def get_turns(
     return await browse.list_turns(service, caller, session_id, from_seq, limit, payload=payload)
 
 
-@router.get("/sessions/{session_id:path}/digests")
+@router.get("/sessions/{session_id:id}/digests")
 async def get_digests(session_id: Id, caller: Caller, service: Open) -> DigestPage:
     """Every version of a session's digest."""
     return await browse.list_digests(service, caller, session_id)
 
 
-@router.get("/sessions/{session_id:path}/digests/{version}")
+@router.get("/sessions/{session_id:id}/digests/{version}")
 async def get_digest(session_id: Id, version: Version, caller: Caller, service: Open) -> Digest:
     """One version of a session's digest."""
     return await browse.get_digest(service, caller, session_id, version)
 
 
-@router.get("/sessions/{session_id:path}/status")
+@router.get("/sessions/{session_id:id}/status")
 async def get_status(session_id: Id, caller: Caller, service: Open) -> SessionStatus:
     """How far consolidation has come."""
     return await browse.session_status(service, caller, session_id)
 
 
-@router.post("/sessions/{session_id:path}/end")
+@router.post("/sessions/{session_id:id}/end")
 async def post_end(
     session_id: Id, caller: Caller, service: Open, wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
 ) -> SessionStatus:

@@ -229,6 +229,7 @@ def _postgres_engine(url: URL) -> Engine:
             return
         try:
             connection.execute("")
+            connection.rollback()
         except PsycopgError as error:
             raise DisconnectionError from error  # the pool opens another one
 
