@@ -7,11 +7,27 @@ import platform
 import subprocess
 import sys
 import tempfile
+import time
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from threading import Thread
 
 import httpx
+
+THREEFOLD = str(Path(sys.executable).with_name("threefold"))
+
+
+@dataclass(frozen=True)
+class Process:
+    """A server in a process of its own."""
+
+    url: str
+    pid: int
+    seconds: float
+    """From its start until it was ready."""
 
 
 @contextmanager
@@ -19,21 +35,30 @@ def running_service(database_url: str | None, *options: str) -> Generator[str]:
     """`threefold serve` on a free port of this machine, over a throw-away SQLite file or the given database."""
     with tempfile.TemporaryDirectory(prefix="threefold-bench-") as directory:
         store = ["--data", directory] if database_url is None else ["--database-url", database_url]
-        command = [str(Path(sys.executable).parent / "threefold")]
         if database_url is not None:
-            subprocess.run([*command, "migrate", *store], check=True, stdout=subprocess.DEVNULL)
-        process = subprocess.Popen(
-            [*command, "serve", "--port", "0", *store, *options], stderr=subprocess.PIPE, text=True
-        )
-        assert process.stderr is not None
-        try:
-            url = process.stderr.readline().strip()
-            _await_ready(url)
-            yield url
-        finally:
-            process.terminate()
-            process.wait()
-            process.stderr.close()
+            subprocess.run([THREEFOLD, "migrate", *store], check=True, stdout=subprocess.DEVNULL)
+        with started(THREEFOLD, "serve", "--port", "0", *store, *options) as process:
+            yield process.url
+
+
+@contextmanager
+def started(*command: str) -> Generator[Process]:
+    """A server that tells its address in the first line on standard error; ready, and stopped at the end."""
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    url = process.stderr.readline().strip()
+    # Somebody has to read its log: a full pipe would stop it.
+    reader = Thread(target=deque, args=(process.stderr, 0))
+    reader.start()
+    try:
+        _await_ready(url)
+        yield Process(url, process.pid, time.perf_counter() - began)
+    finally:
+        process.terminate()
+        process.wait()
+        reader.join()
+        process.stderr.close()
 
 
 def machine() -> str:

@@ -23,6 +23,7 @@ PLUGINS = MODULES.keys() - CORE - SERVER
 ONLY_IN = {
     "alembic": ("threefold_server/storage/",),
     "fastapi": ("threefold_server/app.py", "threefold_server/http/"),
+    "mcp": ("threefold_server/mcp/", "threefold_server/http/mcp.py"),
     "pgvector": ("threefold_server/storage/",),
     "psycopg": ("threefold_server/storage/",),
     "pydantic_settings": ("threefold_server/settings.py",),

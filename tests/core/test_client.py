@@ -313,8 +313,9 @@ def test_a_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_check_names_the_next_step(fake: FakeService, fault: Fault, kind: type[Exception], step: str) -> None:
     fake.fault = fault
-    with pytest.raises(kind, match=step):
+    with pytest.raises(kind, match=step) as caught:
         fake.client().check()
+    assert caught.value.__cause__ is None  # an error that is its own cause loops whoever follows the chain
     with pytest.raises(kind, match=step):
         asyncio.run(fake.async_client().check())
 

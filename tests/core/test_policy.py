@@ -158,6 +158,12 @@ def test_a_tail_keeps_the_newest_turns_of_the_newest_sessions() -> None:
     assert [each.id for each in tails.read(KEY._replace(session_id="c"))] == ["2", "3", "4"]
 
 
+def test_a_tail_of_no_turns_keeps_none() -> None:
+    tails = Tails(turns=0)
+    tails.extend(KEY, [turn(1), turn(2)])
+    assert tails.read(KEY) == []
+
+
 def test_a_tail_holds_a_turn_once_and_without_its_bulk() -> None:
     tails = Tails()
     tails.extend(KEY, [turn(1), turn(2, "x" * 2 * TAIL_CHARS)])

@@ -158,6 +158,23 @@ def test_a_directory_that_cannot_be_used_is_no_exception(tmp_path: Path, caplog:
     assert "cannot be written" in caplog.text
 
 
+def test_a_file_that_cannot_be_read_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody else's, or a directory: the agent goes on."""
+    spool, kept = DirectorySpool(tmp_path), entry()
+    assert spool.put(kept)
+    (whole,) = tmp_path.rglob("*.json")
+    whole.with_name(f"0-strange-{whole.stem.rpartition('-')[2]}.json").mkdir()
+    assert list(spool.pending(KEY.origin, KEY)) == [kept]
+    assert "cannot be read" in caplog.text
+    assert not spool.holds(Entry("x" * 300, KEY, kept.request))  # longer than a file's name may be
+
+
+def test_a_file_that_goes_while_room_is_counted_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "origin").mkdir()
+    (tmp_path / "origin" / "sent.json").symlink_to(tmp_path / "gone")
+    assert DirectorySpool(tmp_path).put(entry())
+
+
 def test_room_that_another_process_made_is_found(tmp_path: Path) -> None:
     one, other, first = DirectorySpool(tmp_path, 1200), DirectorySpool(tmp_path, 1200), entry("x" * 1000)
     assert one.put(first)

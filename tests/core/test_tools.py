@@ -13,6 +13,7 @@ from fixtures.fake_service import NOON, FakeService, Fault, answer, down, refusi
 from threefold import (
     AsyncMemorySession,
     Forbidden,
+    InvalidRequest,
     MemorySession,
     Policy,
     Unreachable,
@@ -21,9 +22,17 @@ from threefold import (
     run_tool_async,
     tools_hint,
 )
+from threefold.answers import (
+    INCOMPLETE,
+    NOT_ALLOWED,
+    NOTHING_FORGOTTEN,
+    NOTHING_FOUND,
+    NOTHING_TO_SAVE,
+    UNAVAILABLE,
+)
 from threefold.contract import Level, RecallResponse, WhoAmI
 from threefold.render import join_block, strip_block
-from threefold.tools import NOT_ALLOWED, NOTHING_FOUND, NOTHING_TO_SAVE, TOOLS, UNAVAILABLE, ToolName
+from threefold.tools import PROFILES, TOOLS, ProfileName, Tool, ToolName, profile_tools
 
 BLOCK = join_block([], ["- [2026-03-01, user] Ann likes tea"], [])
 SAVED = {
@@ -36,24 +45,39 @@ SAVED = {
     "trust": 1,
     "created_at": NOON,
 }
-IDENTITY = {"user", "user_id", "agent", "agent_id", "session", "session_id", "tenant", "scope", "store"}
+RECEIPT = {"receipt_id": "r", "counts": {"facts": 1, "turns": 0}, "complete": True, "purge": "done", "at": NOON}
+IDENTITY = {"user", "user_id", "agent", "agent_id", "session", "session_id", "run_id", "tenant", "scope", "store"}
+EVERYTHING = [
+    pytest.param(tool, id=f"{profile}-{tool.name}")
+    for profile, known in PROFILES.items()
+    for tool in [*known.tools.values(), *known.prompts.values()]
+]
 
 
-def run(fake: FakeService, name: str, arguments: Mapping[str, Any], mode: Any = "soft") -> str:
+def run(
+    fake: FakeService, name: str, arguments: Mapping[str, Any], mode: Any = "soft", tools: list[Tool] | None = None
+) -> str:
     """Both dispatchers, which have to agree."""
     policy = Policy(failure_mode=mode)
-    result = run_tool(MemorySession(fake.client(), "s", policy=policy), name, arguments)
+    result = run_tool(MemorySession(fake.client(), "s", policy=policy), name, arguments, tools)
     session = AsyncMemorySession(fake.async_client(), "s", policy=Policy(failure_mode=mode))
-    assert asyncio.run(run_tool_async(session, name, arguments)) == result
+    assert asyncio.run(run_tool_async(session, name, arguments, tools)) == result
     return result
+
+
+def run_in(
+    fake: FakeService, profile: ProfileName, name: str, arguments: Mapping[str, Any], names: list[str] | None = None
+) -> str:
+    """As a client of a profile, whose identity and store are known."""
+    return run(fake, name, arguments, tools=profile_tools(profile, fake.client().whoami(), names))
 
 
 def sent(fake: FakeService) -> dict[str, Any]:
     return json.loads(fake.requests[-1].content)
 
 
-def levels(whoami: WhoAmI | None) -> list[str] | None:
-    (tool,) = memory_tools(whoami, ["search_memory"])
+def levels(whoami: WhoAmI | None, name: str) -> list[str] | None:
+    (tool,) = memory_tools(whoami, [name])
     level = tool.parameters()["properties"].get("level")
     return level and [value for choice in level["anyOf"] for value in choice.get("enum", [])]
 
@@ -64,13 +88,14 @@ def test_every_tool_is_named_once_everywhere() -> None:
     assert all("\n" not in tool.description for tool in TOOLS.values())
 
 
-@pytest.mark.parametrize("tool", memory_tools(names=list(TOOLS)), ids=lambda tool: tool.name)
-def test_no_tool_takes_an_identity(tool: Any) -> None:
+@pytest.mark.parametrize("tool", EVERYTHING)
+def test_no_tool_takes_an_identity(tool: Tool) -> None:
     """Field case 121."""
     schema = tool.parameters()
     assert schema["additionalProperties"] is False
     assert IDENTITY.isdisjoint(schema["properties"])
     assert all("description" in field for field in schema["properties"].values())
+    assert "$ref" not in json.dumps(schema)
 
 
 @pytest.mark.parametrize(
@@ -82,13 +107,20 @@ def test_no_tool_takes_an_identity(tool: Any) -> None:
         ("store", ["session", "agent", "user"]),
     ],
 )
-def test_levels_stop_at_the_ceiling(fake: FakeService, ceiling: Level, expected: list[str] | None) -> None:
+@pytest.mark.parametrize("name", ["search_memory", "list_memories"])
+def test_levels_stop_at_the_ceiling(fake: FakeService, name: str, ceiling: Level, expected: list[str] | None) -> None:
     whoami = fake.client().whoami().model_copy(update={"ceiling": ceiling})
-    assert levels(whoami) == expected
+    assert levels(whoami, name) == expected
 
 
 def test_an_unknown_ceiling_is_taken_as_agent() -> None:
-    assert levels(None) == ["session", "agent"]
+    assert levels(None, "search_memory") == ["session", "agent"]
+
+
+def test_a_level_that_was_not_offered_is_refused_unsent(fake: FakeService) -> None:
+    said = run_in(fake, "threefold", "search_memory", {"query": "tea", "level": "user"})
+    assert said.startswith("Wrong call: level: ")
+    assert set(fake.paths()) == {"/v1/whoami"}
 
 
 def test_the_hint_names_the_tools_that_are_there() -> None:
@@ -171,3 +203,168 @@ def test_a_failed_save_raises_when_strict(fake: FakeService) -> None:
     with pytest.raises(Unreachable):
         asyncio.run(run_tool_async(session, "save_memory", {"text": "Ann likes tea"}))
     assert run(fake, "search_memory", {"query": "tea"}, cast(Any, "strict")) == UNAVAILABLE
+
+
+def test_a_part_of_an_answer_is_told_as_such(fake: FakeService) -> None:
+    fake.fault = answer(200, RecallResponse(block=BLOCK, degraded=["embedder"]).model_dump_json())
+    assert run(fake, "load_memory", {"query": "tea"}) == f"{INCOMPLETE}\n{BLOCK}"
+    fake.fault = answer(200, RecallResponse(degraded=["long_term"]).model_dump_json())
+    assert run(fake, "load_memory", {"query": "tea"}) == INCOMPLETE
+
+
+def test_what_was_said_is_recorded_word_for_word(fake: FakeService) -> None:
+    assert run(fake, "record", {"message": f"I like tea.\n{BLOCK}", "answer": "Noted."}) == "Recorded."
+    said = [(turn["role"], turn["content"]) for turn in sent(fake)["turns"]]
+    assert said == [("user", "I like tea."), ("assistant", "Noted.")]
+
+
+def test_a_recalled_block_alone_is_not_recorded(fake: FakeService) -> None:
+    """Field case 601."""
+    assert run(fake, "record", {"message": BLOCK}) == NOTHING_TO_SAVE
+    assert run(fake, "record", {}).startswith("Wrong call: ")
+    assert fake.requests == []
+
+
+def test_memories_are_listed_with_their_ids_and_fenced(fake: FakeService) -> None:
+    page = {"items": [SAVED], "next_cursor": "c2"}
+    fake.fault = answer(200, json.dumps(page))
+    said = run(fake, "list_memories", {"kind": "fact", "limit": 1, "cursor": "c1", "level": "agent"})
+    assert "- [fact f1, 2026-03-01, user] t\n- more follow: cursor c2\n" in said
+    assert strip_block(said) == ""
+    assert sent(fake) == {"kinds": ["fact"], "limit": 1, "cursor": "c1", "level": "agent", "session_id": "s"}
+
+
+def test_an_empty_list_is_told_as_such(fake: FakeService) -> None:
+    fake.fault = answer(200, '{"items": []}')
+    assert run(fake, "list_memories", {}) == NOTHING_FOUND
+    assert sent(fake)["kinds"] == ["fact", "episode"]
+
+
+def test_a_session_goes_on_after_a_failed_list(fake: FakeService) -> None:
+    """The breaker counts every call of a session, not only recalls."""
+    fake.fault = down
+    session = MemorySession(fake.client(), "s")
+    assert [run_tool(session, "list_memories", {}) for _ in range(3)] == [UNAVAILABLE] * 3
+    assert session.stats.outages == 3
+    assert len(fake.requests) == 6  # three attempts each, and none once the breaker is open
+
+
+def test_forgetting_is_for_those_to_whom_it_was_offered(fake: FakeService) -> None:
+    assert "no tool 'forget'" in run(fake, "forget", {"ids": ["f1"]})
+    assert fake.requests == []
+    assert "forget" not in [tool.name for tool in profile_tools("threefold")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "receipt", "text"),
+    [
+        ({"ids": ["f1"]}, {"dry_run": False}, "Forgotten for good: facts 1."),
+        ({"ids": ["f1"]}, {"dry_run": False, "complete": False}, "Something is left: call it again."),
+        ({"ids": ["f1"], "dry_run": True}, {"dry_run": True}, "This would be forgotten: facts 1."),
+        ({"ids": ["f1"]}, {"dry_run": False, "counts": {"facts": 0}}, NOTHING_FORGOTTEN),
+    ],
+)
+def test_forgetting(fake: FakeService, arguments: dict[str, Any], receipt: dict[str, Any], text: str) -> None:
+    fake.fault = answer(200, json.dumps(RECEIPT | receipt))
+    assert text in run(fake, "forget", arguments, tools=profile_tools("threefold", names=["forget"]))
+    assert sent(fake) == {"fact_ids": ["f1"], "dry_run": arguments.get("dry_run", False)}
+
+
+def test_the_profiles_offer_what_their_clients_know() -> None:
+    offered = {profile: [tool.name for tool in profile_tools(profile)] for profile in PROFILES}
+    assert offered == {
+        "threefold": ["search_memory", "save_memory", "load_memory", "record", "list_memories"],
+        "kagent": ["save_memory", "load_memory", "prefetch_memory"],
+        "kaigents": [
+            *("memory.record", "memory.query", "memory.recall", "memory.consolidate", "memory.assemble_context"),
+        ],
+    }
+    assert {profile: list(known.prompts) for profile, known in PROFILES.items()} == {
+        "threefold": ["recall"],
+        "kagent": ["prefetch_memory", "recall"],
+        "kaigents": ["recall"],
+    }
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_read_only_leaves_out_what_writes(profile: ProfileName) -> None:
+    names = list(PROFILES[profile].tools)
+    left = {tool.name for tool in profile_tools(profile, names=names, read_only=True)}
+    writing = {"save_memory", "record", "forget", "memory.record", "memory.consolidate"}
+    assert left == set(names) - writing
+
+
+def test_a_tool_that_a_profile_does_not_have_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="profile 'kagent' has no 'record'; it has save_memory, "):
+        profile_tools("kagent", names=["save_memory", "record"])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("load_memory", {"query": "tea"}), ("prefetch_memory", {"message": "tea"})]
+)
+def test_kagent_gets_five_memories_of_at_least_03(fake: FakeService, name: str, arguments: dict[str, Any]) -> None:
+    assert run_in(fake, "kagent", name, arguments) == "the block"
+    assert sent(fake) == {"query": "tea", "session_id": "s", "include": ["long_term"], "top_k": 5, "min_score": 0.3}
+
+
+def test_kagent_saves_content(fake: FakeService) -> None:
+    tools = profile_tools("kagent", fake.client().whoami())
+    fake.fault = answer(200, json.dumps(SAVED))
+    assert run(fake, "save_memory", {"content": "Ann likes tea"}, tools=tools) == "Saved as f1."
+    assert sent(fake)["text"] == "Ann likes tea"
+
+
+def test_kaigents_records_a_note_in_the_short_tier(fake: FakeService) -> None:
+    said = run_in(fake, "kaigents", "memory.record", {"content": "It worked.", "tier": "short"})
+    assert said == "Recorded."
+    assert [(turn["role"], turn["content"]) for turn in sent(fake)["turns"]] == [("assistant", "It worked.")]
+
+
+def test_kaigents_records_a_fact_in_the_long_tier(fake: FakeService) -> None:
+    tools = profile_tools("kaigents", fake.client().whoami())
+    fake.fault = answer(200, json.dumps(SAVED))
+    arguments = {"content": "It works.", "tier": "long", "metadata": {"step": 3}, "workspace_id": "default"}
+    assert run(fake, "memory.record", arguments, tools=tools) == "Saved as f1."
+    assert sent(fake) == {"text": "It works.", "session_id": "s", "metadata": {"step": 3}}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"content": "x", "tier": "epistemic"}, "tier: Input should be 'short' or 'long'"),
+        ({"content": "x"}, "tier: Field required"),
+        ({"content": "x", "tier": "long", "workspace_id": "other"}, "workspace_id: Input should be 'default' or None"),
+        ({"content": "x", "tier": "long", "run_id": "r"}, "run_id: Extra inputs are not permitted"),
+        ({"content": "x", "tier": "short", "metadata": {"a": 1}}, "`metadata` goes with tier 'long'"),
+    ],
+)
+def test_kaigents_never_succeeds_in_silence(fake: FakeService, arguments: dict[str, Any], problem: str) -> None:
+    assert problem in run_in(fake, "kaigents", "memory.record", arguments)
+    assert set(fake.paths()) == {"/v1/whoami"}
+
+
+def test_no_workspace_is_believed_while_the_store_is_not_known(fake: FakeService) -> None:
+    said = run(fake, "memory.query", {"query": "q", "workspace_id": "default"}, tools=profile_tools("kaigents"))
+    assert said.startswith("Wrong call: workspace_id: ")
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "options"),
+    [
+        ("memory.query", {"query": "q"}, {"include": ["long_term"], "top_k": 5}),
+        ("memory.recall", {"query": "q", "limit": 2}, {"include": ["medium_term", "long_term"], "top_k": 2}),
+        ("memory.assemble_context", {"query": "q"}, {"token_budget": 2048}),
+    ],
+)
+def test_kaigents_reads(fake: FakeService, name: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
+    assert run_in(fake, "kaigents", name, arguments) == "the block"
+    assert sent(fake) == {"query": "q", "session_id": "s", **options}
+
+
+def test_kaigents_consolidates_its_session(fake: FakeService) -> None:
+    tools = profile_tools("kaigents", fake.client().whoami())
+    status = {"last_seq": 4, "indexed_upto": 3, "digested_upto": 0, "extracted_upto": 0, "state": "pending"}
+    fake.fault = answer(200, json.dumps(status))
+    said = run(fake, "memory.consolidate", {}, tools=tools)
+    assert said == "Consolidation is pending: 3 of 4 turns are indexed."
+    assert fake.paths()[-1] == "/v1/sessions/s/end"

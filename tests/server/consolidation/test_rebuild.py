@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fixtures.consolidation import FakeEmbedder, World
-from threefold.contract import TurnIn, UpdateFactRequest
+from threefold.contract import RecallRequest, TurnIn, UpdateFactRequest
 from threefold_server.access import Principal
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.consolidation.rebuild import rebuild, reembed, retry_parked
-from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.models.ports import ModelError, ModelRefused, Vectors
+from threefold_server.recall import recall
 from threefold_server.remember import update_fact
 from threefold_server.storage import tasks
 from threefold_server.storage.tables import digests, facts, passages, postings, sessions, store
@@ -116,6 +118,24 @@ async def test_another_embedder_takes_over_the_store(world: World, make_world: C
     [stamp] = [row.value for row in world.rows(store) if row.name == "embedder"]
     assert stamp == "another"
     assert world.found_by_word("boat") == [0]
+
+
+class ThreeDimensions(FakeEmbedder):
+    """Gives vectors of another length."""
+
+    async def embed(self, texts: Sequence[str]) -> Vectors:
+        return np.ones((len(texts), 3), np.float32) / np.float32(3**0.5)
+
+
+async def test_who_still_has_the_old_embedder_finds_by_words(world: World, make_world: Callable[..., World]) -> None:
+    """Its query's vector compares with nothing any more."""
+    await world.write("s1", "The ferry leaves at noon.")
+    await world.settle()
+    other = make_world()
+    other.service.embedder = ThreeDimensions(name="another")
+    await reembed(other.service)
+    [found] = (await recall(world.service, world.caller, RecallRequest(query="ferry"))).facts
+    assert (found.text, found.score_parts.cosine) == ("The ferry leaves at noon.", None)
 
 
 async def test_vectors_that_are_right_already_are_kept(world: World) -> None:

@@ -182,6 +182,18 @@ async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: Wor
     assert (await world.status("s1")).state == "idle"
 
 
+@pytest.mark.parametrize("reason", ["half an emoji \ud83d", "a NUL \x00"])
+async def test_a_reason_that_no_database_can_hold_stops_nothing(world: World, reason: str) -> None:
+    """A model's server wrote it: unstored, it would end the work on everything else."""
+    world.embedder.before = failing(ModelRefused(reason))
+    await world.write("s1", "First.")
+    await world.settle()
+    await world.write("s2", "Second.")
+    await world.settle()
+    assert (await world.status("s1")).reason == f"embed: {reason[:-1]}\ufffd"
+    assert len(world.with_vector()) == 1
+
+
 async def test_progress_makes_earlier_failures_void(world: World) -> None:
     """What moves on, however slowly, is not given up: of two batches, each comes after seven failures."""
     attempts: list[str] = []
@@ -253,11 +265,11 @@ async def test_a_slow_summarizer_delays_no_indexing(make_world: Callable[..., Wo
     assert len(world.rows(digests)) == 1
 
 
-async def test_a_write_wakes_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_saved_fact_wakes_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 3_600)
     async with working(world):
         for number in range(1, 4):
-            await world.write("s1", "A remark.")
+            await world.save(f"Remark {number}.")
             await until(lambda number=number: len(world.with_vector()) == number)
 
 
@@ -406,6 +418,7 @@ async def test_what_becomes_due_while_it_looks_is_done_too(world: World, monkeyp
         if args[0] == "system":
             monkeypatch.undo()
             await world.write("s1", "First.")
+            world.service.wake()
         return found
 
     monkeypatch.setattr(database, "write", write_after_the_look)

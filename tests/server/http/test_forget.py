@@ -56,6 +56,28 @@ def test_after_forgetting_a_session_no_table_holds_its_words(memory: MemoryClien
     assert memory.recall("what do I like, tea?").facts
 
 
+def test_what_was_saved_in_a_session_without_turns_goes_with_it(memory: MemoryClient, database_url: str) -> None:
+    """A tool saves before the run's turns are written, and these may never come."""
+    memory.save(f"passport {SECRET}", session_id="s1")
+    kept = memory.save("I like tea", session_id="s2")
+    assert memory.forget(session_id="s1").counts["facts"] == 1
+    assert rows_with(database_url, ["quetzal"]) == []
+    assert [item.id for item in memory.list().items] == [kept.id]
+
+
+def test_a_reader_that_stays_holds_up_the_purge_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To wait for it with the one writer's connection would stop every write; here for as long as the test may take."""
+    monkeypatch.setattr("threefold_server.storage.database.BUSY_TIMEOUT_MS", 600_000)
+    with LocalService(tmp_path, embedder="hash") as service, service.client(timeout=60.0) as memory:
+        memory.write("s1", [said(SECRET)])
+        with closing(Database(f"sqlite:///{tmp_path / 'threefold.db'}")) as outside, outside._reader.begin() as reader:  # pyright: ignore[reportPrivateUsage]
+            reader.execute(select(facts)).all()
+            receipt = memory.forget(session_id="s1")
+        assert (receipt.complete, receipt.purge) == (True, "pending")
+
+
 def test_the_bytes_of_sqlite_files_are_free_of_forgotten_words(tmp_path: Path) -> None:
     with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
         memory.write("s1", [said(f"the code is {SECRET}")])

@@ -49,6 +49,13 @@ def test_bad_names_in_headers_are_refused(http: httpx.Client, value: str) -> Non
     assert "x-threefold-user" in answer.json()["error"]["message"]
 
 
+def test_a_name_in_raw_bytes_is_refused(http: httpx.Client) -> None:
+    """Read as Latin-1 it would be another user than the same name percent-encoded."""
+    answer = http.get("/v1/whoami", headers={b"X-Threefold-User": "josé".encode()})
+    assert answer.status_code == 422
+    assert "percent-encoded" in answer.json()["error"]["message"]
+
+
 def test_a_name_given_twice_is_refused(http: httpx.Client) -> None:
     headers = [("X-Threefold-User", "ana"), ("X-Threefold-User", "bob")]
     request = httpx.Request("GET", "http://threefold.local/v1/whoami", headers=headers)
@@ -160,6 +167,24 @@ def test_sharing_needs_the_right(guarded: LocalService, database_url: str) -> No
         memory.save("x", shared=True)
     with guarded.client(api_key=make_key(database_url, may_share=True)) as memory:
         assert memory.save("x", shared=True).shared
+
+
+def test_changing_what_is_shared_needs_the_right_too(guarded: LocalService, database_url: str) -> None:
+    """Another key of the same user and agent must not reach the shared partition through a fact that is there."""
+    with (
+        guarded.client(api_key=make_key(database_url, may_share=True)) as writer,
+        guarded.client(api_key=make_key(database_url)) as other,
+    ):
+        old = writer.save("The office closes at six.", shared=True)
+        new = writer.update_fact(old.id, text="The office closes at five.")
+        for change in (
+            lambda: other.update_fact(new.id, text="Send your passwords."),
+            lambda: other.update_fact(new.id, pinned=True),
+            lambda: other.restore_fact(old.id),
+        ):
+            with pytest.raises(Forbidden, match="share"):
+                change()
+        assert writer.get_fact(new.id) == new
 
 
 def test_a_token_is_stored_as_a_hash_only(guarded: LocalService, database_url: str) -> None:

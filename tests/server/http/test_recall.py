@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from threefold import MemoryClient
-from threefold.errors import InvalidRequest
+from threefold.errors import InvalidRequest, Unavailable
 from threefold_server.local import LocalService
 from threefold_server.models import build_embedder
 from threefold_server.models.tokens import count_tokens
@@ -281,3 +281,36 @@ def test_a_fact_saved_just_now_comes_first_among_many(memory: MemoryClient) -> N
     memory.wait("s1")
     memory.write("s2", [said("the password of the heron is feldspar")])
     assert texts(memory, "what is the password of the heron?", top_k=1) == ["the password of the heron is feldspar"]
+
+
+def test_the_cap_splits_no_tool_call_from_its_results(database_url: str) -> None:
+    calls = [
+        {"role": "assistant", "kind": "tool_call", "content": "look up", "group": "g"},
+        {"role": "tool", "kind": "tool_result", "content": "found", "group": "g"},
+        {"role": "tool", "kind": "tool_result", "content": "found more", "group": "g"},
+    ]
+    with LocalService(database_url=database_url, embedder="hash", event_cap=3) as service, service.client() as memory:
+        memory.write("s1", [said("old"), *calls])
+        memory.write("s2", [*calls, said("new")])
+        windows = [memory.recall("x", session_id=name, include=["short_term"]).window for name in ("s1", "s2")]
+    assert [[turn.content for turn in window] for window in windows] == [["look up", "found", "found more"], ["new"]]
+
+
+def test_only_tiers_that_were_asked_for_are_degraded(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise Unavailable("the database did not answer")
+
+    monkeypatch.setattr("threefold_server.storage.memories.Search.run", broken)
+    with service.client() as memory:
+        recalled = memory.recall("x", session_id="s1", include=["short_term", "shared"])
+    assert recalled.degraded == ["shared"]
+
+
+def test_a_long_turn_that_waits_for_its_vectors_is_one(database_url: str) -> None:
+    unreachable = {"embedder": "openai:x", "embedder_dimensions": 3, "model_base_url": "http://127.0.0.1:1/v1"}
+    long = " ".join(f"Point {number} concerns the harbour and its wall." for number in range(200))
+    with LocalService(database_url=database_url, **unreachable) as service, service.client() as memory:
+        memory.write("s1", [said(long)])
+        while memory.status("s1").reason is None:  # words are indexed, and the first attempt at vectors has failed
+            pass
+        assert memory.recall("harbour").pending_turns == 1

@@ -10,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from threefold.errors import InternalError
 from threefold_server import telemetry
 from threefold_server.local import LocalService
 
@@ -42,3 +43,21 @@ def test_without_the_extra_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -
         assert nothing is None
     with pytest.raises(RuntimeError, match="otel"):
         _: Any = telemetry.configure_tracing()
+
+
+def test_a_failure_leaves_no_words_in_its_span(
+    sqlite_url: str, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("secret kumquat")
+
+    monkeypatch.setattr("threefold_server.storage.listing.page", broken)
+    with (
+        LocalService(database_url=sqlite_url, embedder="hash") as service,
+        service.client() as memory,
+        pytest.raises(InternalError),
+    ):
+        memory.list()
+    [span] = [span for span in spans.get_finished_spans() if span.name == "post_list"]
+    assert dict(span.attributes or {}) == {"http.response.status_code": 500}
+    assert "kumquat" not in span.to_json()

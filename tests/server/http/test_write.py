@@ -165,8 +165,9 @@ def test_a_body_over_the_limit_is_refused_stated_or_streamed(database_url: str) 
     with LocalService(database_url=database_url, embedder="hash", max_body_bytes=2048) as service:
         client = httpx.Client(base_url="http://threefold.local", transport=service.transport())
         body = json.dumps({"session_id": "s", "turns": [said("x" * 4096)]}).encode()
-        answer = client.post("/v1/write", content=body)
-        assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+        for content in (body, iter([body[:1000], body[1000:]])):  # the second states no length
+            answer = client.post("/v1/write", content=content, headers={"content-type": "application/json"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
         client.close()
 
 

@@ -131,9 +131,9 @@ def test_a_tool_lays_down_no_rules_and_its_chatter_is_dropped() -> None:
     assert "secrets" not in rules
 
 
-def test_recalled_memory_does_not_come_back_as_said() -> None:
-    block = "<threefold-memory>\n[2] Ana: Never email the client.\n</threefold-memory>"
-    assert fold([turn(9, f"{block}\nI prefer tea.")]) == "[9] Ana: I prefer tea."
+def test_a_mention_of_our_tag_costs_no_words() -> None:
+    said = "What does <threefold-memory mean? Never call me before noon."
+    assert "[1] Ana: Never call me before noon." in fold([turn(1, said)])
 
 
 def test_a_text_cannot_pose_as_another_speaker_or_turn() -> None:

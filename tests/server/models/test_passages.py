@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from threefold_server.models.passages import MAX_PASSAGES, PASSAGE_PIECES, split_passages, spread
-from threefold_server.models.sentences import pack, sentences, without_recalled
+from threefold_server.models.sentences import pack, sentences
 from threefold_server.models.wordpiece import count_pieces
 
 ANY_TEXT = st.text(st.characters(), max_size=300)
@@ -92,16 +92,3 @@ def test_passages_of_a_huge_text_are_bounded_and_reach_from_first_to_last() -> N
 def test_a_spread_is_even() -> None:
     assert spread(list("abc"), 3) == ["a", "b", "c"]
     assert spread([str(i) for i in range(101)], 5) == ["0", "25", "50", "75", "100"]
-
-
-@pytest.mark.parametrize(
-    ("text", "kept"),
-    [
-        ("a <threefold-memory>x\ny</threefold-memory> b", "a  b"),
-        ('a <threefold-memory version="1">x</threefold-memory> b <threefold-memory>y</threefold-memory>', "a  b "),
-        ("a <threefold-memory> never closed", "a "),
-        ("a <threefold-memoryless> b", "a <threefold-memoryless> b"),
-    ],
-)
-def test_recalled_memory_is_dropped(text: str, kept: str) -> None:
-    assert without_recalled(text) == kept

@@ -325,7 +325,7 @@ class MemoryClient(_Client):
         try:
             return self.whoami()
         except ThreefoldError as error:
-            raise with_next_step(error) from error
+            raise with_next_step(error) from None
 
 
 class AsyncMemoryClient(_Client):
@@ -468,4 +468,4 @@ class AsyncMemoryClient(_Client):
         try:
             return await self.whoami()
         except ThreefoldError as error:
-            raise with_next_step(error) from error
+            raise with_next_step(error) from None

@@ -108,7 +108,7 @@ class Tails:
             self._tails.move_to_end(key)
             for turn in turns:
                 tail[turn.id] = shortened(turn)
-            for turn_id in list(tail)[: -self._turns]:
+            for turn_id in list(tail)[: max(0, len(tail) - self._turns)]:
                 del tail[turn_id]
             while len(self._tails) > self._sessions:
                 self._tails.popitem(last=False)

@@ -43,11 +43,13 @@ def neutral(text: str) -> str:
     return _LINE_END.sub(f"\n{INDENT}{INDENT}", _LOOK_ALIKE.sub("&lt;", strip_block(text).strip()))
 
 
-def memory_line(memory: Memory) -> str:
+def memory_line(memory: Memory, *, with_id: bool = False) -> str:
     """A fact or an episode: when it was said, by whom, and its words."""
     said = memory.origin if memory.kind == "fact" else _speaker(memory.role or memory.origin, memory.name)
     shared = f", shared by {_label(memory.agent)}" if memory.shared else ""
-    return f"- [{_day(memory.event_at or memory.created_at)}, {said}{shared}] {neutral(strip_block(memory.text))}"
+    named = f"{memory.kind} {_label(memory.id)}, " if with_id else ""
+    day = _day(memory.event_at or memory.created_at)
+    return f"- [{named}{day}, {said}{shared}] {neutral(strip_block(memory.text))}"
 
 
 def turn_line(turn: Turn) -> str:

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Unpack
 
 from threefold import calls
-from threefold.calls import ForgetOptions, RecallOptions, SaveOptions, TurnLike
+from threefold.calls import Call, ForgetOptions, R, RecallOptions, SaveOptions, TurnLike
 from threefold.client import AsyncMemoryClient, MemoryClient
 from threefold.contract import (
     MAX_QUERY_CHARS,
@@ -255,10 +255,14 @@ class MemorySession(_Session):
             return False
         return True
 
+    def send(self, call: Call[R]) -> R:
+        """Any other call of the contract, under the policy. Raises."""
+        with self.policy.call():
+            return self.client.send(call)
+
     def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy. Raises."""
-        with self.policy.call():
-            return self.client.whoami()
+        return self.send(calls.whoami())
 
     def _drain(self) -> None:
         for entry in self._all_waiting():
@@ -334,10 +338,14 @@ class AsyncMemorySession(_Session):
             return False
         return True
 
+    async def send(self, call: Call[R]) -> R:
+        """Any other call of the contract, under the policy. Raises."""
+        with self.policy.call():
+            return await self.client.send(call)
+
     async def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy. Raises."""
-        with self.policy.call():
-            return await self.client.whoami()
+        return await self.send(calls.whoami())
 
     async def _drain(self) -> None:
         for entry in self._all_waiting():

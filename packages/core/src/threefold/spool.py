@@ -164,7 +164,7 @@ class DirectorySpool:
                 yield entry
 
     def holds(self, entry: Entry) -> bool:
-        return self._file(entry).exists()
+        return os.path.exists(self._file(entry))  # unlike Path.exists, it never raises
 
     def remove(self, entry: Entry) -> bool:
         path = self._file(entry)
@@ -187,12 +187,19 @@ class DirectorySpool:
         """Take room for a file; count again before saying no, as another process may have emptied the directory."""
         with self._lock:
             if self._bytes is None or self._bytes + size > self._max_bytes:
-                self._bytes = sum(path.stat().st_size for path in self._path.glob("*/*.json"))
+                self._bytes = sum(map(_size, self._path.glob("*/*.json")))
             if self._bytes and self._bytes + size > self._max_bytes:
                 log.error("the spool is full: %d bytes wait for the service in %s", self._bytes, self._path)
                 return False
             self._bytes += size
             return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # another process has just sent it
+        return 0
 
 
 def _digest(key: SessionKey) -> str:
@@ -214,6 +221,9 @@ def _read(path: Path, origin: str) -> Entry | None:
     try:
         stored = _Stored.model_validate_json(path.read_bytes())
     except FileNotFoundError:
+        return None
+    except OSError as error:
+        log.error("a file of the spool cannot be read: %s", error)
         return None
     except ValidationError:
         log.error("set aside a file of the spool that is not a write: %s", path.name)

@@ -24,6 +24,7 @@ def whoami(service: Service, principal: Principal) -> WhoAmI:
         admin=principal.admin,
         mode=settings.mode,
         store=StorePolicy(
+            name=settings.store_name,
             failure_mode=settings.failure_mode,
             token_budget=settings.token_budget,
             top_k=settings.top_k,

@@ -39,6 +39,10 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app = FastAPI(title="Threefold", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.include_router(routes.router)
     app.include_router(probes.router)
+    if settings.serves_mcp:
+        from threefold_server.http import mcp  # loads the [mcp] extra
+
+        app.include_router(mcp.router)
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(Measure, metrics=metrics)

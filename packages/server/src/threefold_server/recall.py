@@ -10,7 +10,7 @@ import anyio
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Turn
+from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
 from threefold.errors import Unavailable
 from threefold_server.access import Principal, ScopeFilter, check_reads_shared, read_scope
 from threefold_server.assemble import assemble, find_gap, sure_window
@@ -20,6 +20,7 @@ from threefold_server.service import Service
 from threefold_server.storage import digests, memories, turns
 from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger, span
+from threefold_server.window import group_turns
 
 EMBED_SHARE = 0.6
 """Of a tier's deadline, for the query's vector: the search by words must still fit in."""
@@ -56,17 +57,21 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
         check_reads_shared(principal)
     tiers = _Tiers()
     async with anyio.create_task_group() as group:
-        if scope.session is not None and {"short_term", "medium_term"} & set(request.include):
-            group.start_soon(_guard, service, tiers, "session", lambda: _session_tiers(service, scope, request, tiers))
-        if {"long_term", "shared"} & set(request.include):
-            group.start_soon(_guard, service, tiers, "long_term", lambda: _long_term(service, scope, request, tiers))
+        if scope.session is not None and (names := _asked(request, "short_term", "medium_term")):
+            group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
+        if names := _asked(request, "long_term", "shared"):
+            group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
     if tiers.asked and tiers.failed == tiers.asked:
         raise Unavailable("no tier of memory answered in time; try again")
     return _respond(service, principal, request, tiers)
 
 
-async def _guard(service: Service, tiers: _Tiers, name: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Give a tier its deadline; failing it, say so instead of failing the call."""
+def _asked(request: RecallRequest, *tiers: Tier) -> list[Tier]:
+    return [tier for tier in tiers if tier in request.include]
+
+
+async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: Callable[[], Awaitable[None]]) -> None:
+    """Give tiers that are read together their deadline; failing it, say so instead of failing the call."""
     tiers.asked += 1
     reason = "deadline"
     with anyio.move_on_after(service.settings.tier_deadline):
@@ -76,7 +81,6 @@ async def _guard(service: Service, tiers: _Tiers, name: str, work: Callable[[], 
         except Unavailable as error:
             reason = error.message
     tiers.failed += 1
-    names = ["short_term", "medium_term"] if name == "session" else [name]
     _degrade(service, tiers, names, reason)
 
 
@@ -108,7 +112,10 @@ def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -
     found = turns.newest(connection, scope.owner, scope.session, min(FIRST_PAGE, cap) + 1)
     if len(found) > FIRST_PAGE and sum(turn.tokens for turn in found) < budget:
         found = turns.newest(connection, scope.owner, scope.session, cap + 1)
-    return found[1:] if len(found) > cap else found
+    if len(found) <= cap:
+        return found
+    whole = group_turns(found)[1:]
+    return [turn for group in whole for turn in group] or found[1:]
 
 
 async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
@@ -117,6 +124,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
     search = memories.Search(
         query=request.query,
         vector=vector,
+        embedder=service.embedder.name,
         scope=scope,
         own="long_term" in request.include,
         shared="shared" in request.include,

@@ -62,7 +62,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
 
     def update(connection: Connection) -> Memory:
         facts.touch_owner(connection, principal.owner)
-        row = _find(connection, item_scope(principal), fact_id, now)
+        row = _find_to_change(connection, principal, fact_id, now)
         if row.valid_to is not None:
             raise Conflict(
                 "this version was superseded; change the current one", {"superseded_by": row.superseded_by.hex}
@@ -99,7 +99,7 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
 
     def restore(connection: Connection) -> Memory:
         facts.touch_owner(connection, principal.owner)
-        row = _find(connection, item_scope(principal), fact_id, now)
+        row = _find_to_change(connection, principal, fact_id, now)
         if row.valid_to is None:
             return facts.to_memories(connection, [row], principal.user)[0]
         for version in facts.history(connection, row.owner, row.root):
@@ -119,6 +119,13 @@ def _find(connection: Connection, scope: ScopeFilter, fact_id: str, now: int) ->
     row = None if key is None else facts.find(connection, scope, key, now)
     if row is None:
         raise NotFound("no such fact")
+    return row
+
+
+def _find_to_change(connection: Connection, principal: Principal, fact_id: str, now: int) -> AnyRow:
+    row = _find(connection, item_scope(principal), fact_id, now)
+    if row.shared:  # another key of the same user may lack the right that saved it
+        check_may_share(principal)
     return row
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, Self
 
@@ -31,6 +32,8 @@ class Settings(BaseSettings):
     max_read_level: Level = Field(default="agent", description="The store's ceiling; no key reaches above it.")
     reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
     failure_mode: Literal["soft", "strict"] = Field(default="soft", description="Advice to clients.")
+    store_name: str = Field(default="default", min_length=1, max_length=128, description="What clients call the store.")
+    mcp: bool | None = Field(default=None, description="Serve MCP at /mcp; unset: if [mcp] is installed.")
 
     token_budget: int = Field(default=4096, ge=1, description="Tokens of a recalled block.")
     event_cap: int = Field(default=2000, ge=1, description="Turns a window holds at most.")
@@ -71,6 +74,8 @@ class Settings(BaseSettings):
             )
         if self.allow_user_level and self.max_read_level == "session":
             raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
+        if self.mcp and not mcp_installed():
+            raise ValueError("mcp: needs MCP's Python SDK; install threefold-server[mcp]")
         if self.max_read_level == "store":
             raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
         return self
@@ -84,6 +89,10 @@ class Settings(BaseSettings):
         return self.compaction_target or self.token_budget // 2
 
     @property
+    def serves_mcp(self) -> bool:
+        return mcp_installed() if self.mcp is None else self.mcp
+
+    @property
     def url(self) -> str:
         return self.database_url.get_secret_value() if self.database_url else sqlite_url(self.data)
 
@@ -91,6 +100,11 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """True on the embedded database, which migrates itself at start."""
         return self.url.startswith("sqlite")
+
+
+def mcp_installed() -> bool:
+    """Whether the [mcp] extra is there, without loading it."""
+    return find_spec("mcp") is not None
 
 
 def export_environment(settings: Settings) -> None:

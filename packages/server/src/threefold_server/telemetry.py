@@ -77,6 +77,13 @@ def configure_logging(level: str) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    # MCP's library quotes messages that it cannot read, through its own loggers and through the root logger.
+    pass
+    logging.getLogger().addFilter(_not_of_mcp)
+
+
+def _not_of_mcp(record: logging.LogRecord) -> bool:
+    return "/mcp/shared/" not in record.pathname
 
 
 def configure_tracing() -> None:
@@ -93,10 +100,11 @@ def configure_tracing() -> None:
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
     """A span around a piece of work; nothing where no tracing is configured. Attributes are kinds, never ids."""
-    return (
-        nullcontext()
-        if trace is None
-        else trace.get_tracer("threefold").start_as_current_span(name, attributes=attributes)
+    if trace is None:
+        return nullcontext()
+    # By default a span takes down the message of what is raised through it, which may quote what was said.
+    return trace.get_tracer("threefold").start_as_current_span(
+        name, attributes=attributes, record_exception=False, set_status_on_exception=False
     )
 
 

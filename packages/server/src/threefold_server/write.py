@@ -21,12 +21,13 @@ COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the ev
 
 
 async def write_turns(service: Service, principal: Principal, request: WriteRequest) -> WriteResponse:
-    """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored."""
+    """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored.
+
+    Workers are not woken: they look several times a second, and turns that gather meanwhile are indexed together.
+    """
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    response = await service.database.write(principal.owner, job.run, pipelined=True)
-    service.wake()
-    return response
+    return await service.database.write(principal.owner, job.run, pipelined=True)
 
 
 async def _count(batch: Sequence[TurnIn]) -> list[int]:

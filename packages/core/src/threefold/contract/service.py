@@ -12,6 +12,7 @@ from threefold.contract.common import Level, Response
 class StorePolicy(Response):
     """What the store asks of its clients."""
 
+    name: str = "default"
     failure_mode: Literal["soft", "strict"] = "soft"
     token_budget: int = 4096
     top_k: int = 10

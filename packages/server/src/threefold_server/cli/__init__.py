@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from threefold.errors import ThreefoldError
-from threefold_server.cli import facts, memory, replay, sessions
+from threefold_server.cli import facts, mcp, memory, replay, sessions
 from threefold_server.cli.output import Failed, UsageError, report
 
 
@@ -24,6 +24,7 @@ def client_app() -> typer.Typer:
     )
     app.add_typer(memory.app)
     app.add_typer(replay.app)
+    app.add_typer(mcp.app)
     app.add_typer(facts.app, name="facts")
     app.add_typer(sessions.app, name="sessions")
     return app

@@ -18,16 +18,14 @@ from threefold_server.storage.types import AnyRow
 
 WORDS_AT_ONCE = 50  # about 20 ms of one SQLite transaction, for which every writer waits
 VECTORS_AT_ONCE = 32
+GATHER_SECONDS = 0.2  # turns of a busy session are indexed together: one by one, each cost 6 ms and two commits
 
 Entries = Sequence[tuple[AnyRow, list[Passage]]]
 Pending = tuple[Sequence[AnyRow], dict[tuple[UUID, int], AnyRow]]
 
 
 async def index_words(service: Service, claim: Claim) -> None:
-    """Make the turns of a session findable by words, then call for their vectors.
-
-    The subject may also be an owner: its facts are found by words since they were saved, and lack only the vectors.
-    """
+    """Make the turns of a session findable by words, then call for their vectors."""
     done = False
     while not done:
         read = partial(
@@ -37,6 +35,8 @@ async def index_words(service: Service, claim: Claim) -> None:
         entries = await anyio.to_thread.run_sync(_entries, turns)
         store = partial(_store_words, claim=claim, entries=entries, now=service.clock())
         claim, done = await service.database.write(claim.owner, store, background=True)
+        if not done and len(turns) < WORDS_AT_ONCE:
+            await anyio.sleep(GATHER_SECONDS)
 
 
 async def embed_passages(service: Service, claim: Claim) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 import anyio
 from anyio.abc import TaskGroup
 
+from threefold.contract.common import clean_text
 from threefold.errors import EmbedderMismatch, Unavailable
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
@@ -40,7 +41,7 @@ from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
 from threefold_server.telemetry import logger, span
 
-POLL_SECONDS = 0.5
+POLL_SECONDS = 0.25  # with the gathering of turns before it, a vector is there well within a second
 LEASE_SECONDS = 60
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
 GRACE_SECONDS = 10
@@ -183,7 +184,7 @@ class Worker:
             _record_failure,
             claim=claim,
             permanent=permanent,
-            reason=reason[:MAX_REASON_CHARS],
+            reason=str(clean_text(reason))[:MAX_REASON_CHARS],  # a model's words, which may be unstorable
             retry_after=error.retry_after if isinstance(error, ModelError) else None,
             now=self._service.clock(),
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from traceback import walk_tb
+from typing import Any, cast
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -56,18 +57,23 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    route = getattr(request.scope.get("route"), "path", "unknown")
-    while isinstance(error, ExceptionGroup):  # of a recall's tiers
-        error = error.exceptions[0]
+    cause = _innermost(error)
     # The type and the place only: messages of database errors quote values.
-    where = error.__traceback__
-    while where is not None and where.tb_next is not None:
-        where = where.tb_next
-    place = f"{where.tb_frame.f_code.co_filename}:{where.tb_lineno}" if where else "unknown"
-    logger.error(
-        "unexpected error", extra={"fields": {"route": route, "error": type(error).__name__, "at_line": place}}
-    )
+    frames = list(walk_tb(cause.__traceback__))
+    place = f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else "unknown"
+    route = getattr(request.scope.get("route"), "path", "unknown")
+    fields = {"route": route, "error": type(cause).__name__, "at_line": place}
+    logger.error("unexpected error", extra={"fields": fields})
     return error_response(InternalError("the service failed; its log tells where"))
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """What really failed: the tiers of a recall are run in a group."""
+    return (
+        _innermost(cast("BaseExceptionGroup[Any]", error).exceptions[0])
+        if isinstance(error, BaseExceptionGroup)
+        else error
+    )
 
 
 def _path(location: Sequence[Any]) -> str:

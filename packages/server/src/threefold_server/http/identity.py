@@ -106,8 +106,9 @@ def named(headers: Headers, header: str) -> str | None:
     if len(values) > 1:
         raise InvalidRequest(f"{header}: given {len(values)} times", {"field": header})
     try:
-        return _ID.validate_python(unquote_to_bytes(values[0]).decode())
-    except UnicodeDecodeError as error:
+        # Bytes that are not ASCII come as Latin-1: encoded again, raw UTF-8 would name somebody else.
+        return _ID.validate_python(unquote_to_bytes(values[0].encode("ascii")).decode())
+    except UnicodeError as error:
         raise InvalidRequest(f"{header}: not percent-encoded UTF-8", {"field": header}) from error
     except ValidationError as error:
         raise InvalidRequest(f"{header}: {problem(error.errors()[0]['msg'])}", {"field": header}) from error

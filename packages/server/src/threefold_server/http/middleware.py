@@ -36,7 +36,13 @@ class BodyLimit:
                 raise self._refusal()
             return message
 
-        await self.app(scope, bounded, send)
+        async def answer(message: Message) -> None:
+            if read <= self.max_bytes:  # FastAPI turns what is raised while it reads a body into a 400
+                await send(message)
+
+        await self.app(scope, bounded, answer)
+        if read > self.max_bytes:
+            await error_response(self._refusal())(scope, receive, send)
 
     def _refusal(self) -> TooLarge:
         return TooLarge(f"the body is over {self.max_bytes} bytes; send it in parts", {"max_bytes": self.max_bytes})

@@ -13,7 +13,7 @@ from anyio import to_thread
 
 from threefold_server.models.cues import RULE, is_rule, salience
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.sentences import pack, sentences, without_recalled
+from threefold_server.models.sentences import pack, sentences
 from threefold_server.models.tokens import count_tokens, head_and_tail
 
 MAX_TOKENS = 1_200
@@ -90,7 +90,7 @@ def _parse(digest: str) -> Iterator[_Line]:
 
 def _select(turn: DigestTurn) -> Iterator[_Line]:
     """Yield the lines worth keeping of one turn, in the order they were said."""
-    text = _BLOB.sub("[…]", without_recalled(turn.text))
+    text = _BLOB.sub("[…]", turn.text)
     lines = [_Line(turn.seq, _label(turn), part) for part in dict.fromkeys(_parts(text)) if not _is_noise(part)]
     scores = [line.salience for line in lines]
     best = nlargest(MAX_LINES_PER_TURN, range(len(lines)), key=scores.__getitem__)

@@ -20,7 +20,6 @@ from pydantic import BaseModel, Field
 from threefold.contract.common import clean_text
 from threefold_server.models.packaged import InstallationError
 from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused, Vectors
-from threefold_server.models.sentences import without_recalled
 from threefold_server.models.tokens import head_and_tail
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _material(prior: str | None, turns: Sequence[DigestTurn]) -> str:
             "seq": turn.seq,
             "speaker": turn.speaker,
             "role": turn.role,
-            "text": head_and_tail(without_recalled(turn.text), TURN_TOKENS),
+            "text": head_and_tail(turn.text, TURN_TOKENS),
         }
         for turn in turns
     ]

@@ -32,7 +32,7 @@ class ModelRefused(ModelError):
 
 @dataclass(frozen=True, slots=True)
 class DigestTurn:
-    """One turn as a summarizer or an extractor reads it."""
+    """One turn as a summarizer or an extractor reads it: only what was really said, without recalled memory."""
 
     seq: int
     speaker: str

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 
 Ends = Callable[[str], Iterator[int]]
 
-_RECALLED = re.compile(r"<threefold-memory\b.*?(?:</threefold-memory>|\Z)", re.DOTALL)
 # A full stop ends a sentence before white space only (3.5, a.py); the CJK ones need none.
 _SENTENCE_END = re.compile(r"""[.!?…؟।۔]["'”’»)\]]*\s+|[。！？｡][」』”’）]*\s*|\n\s*""")
 _ABBREVIATION = re.compile(
@@ -16,11 +15,6 @@ _ABBREVIATION = re.compile(
 _ABBREVIATION_CHARS = 8
 _SPACE = re.compile(r"\s+")
 _ATOM = re.compile(r"\w{1,100}|\W{1,20}")
-
-
-def without_recalled(text: str) -> str:
-    """Drop recalled memory blocks: what we said from memory must not come back as something newly said."""
-    return _RECALLED.sub("", text)
 
 
 def sentences(text: str) -> Iterator[str]:

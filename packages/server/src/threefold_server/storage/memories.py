@@ -26,6 +26,7 @@ class Search:
 
     query: str
     vector: NDArray[np.float32] | None
+    embedder: str
     scope: ScopeFilter
     own: bool
     shared: bool
@@ -69,7 +70,7 @@ class Search:
         """Send every statement of one pool's search; its candidates and its corpus when called."""
         corpus = search.start_corpus(connection, pool)
         lexical = search.start_lexical(connection, pool, query_terms(self.query))
-        dense = None if self.vector is None else search.start_dense(connection, pool, self.vector)
+        dense = None if self.vector is None else search.start_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
     def _rank(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, exists, func, or_, select, true
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, not_, or_, select, true
 
 from threefold.contract import ForgetRequest, ForgetSource
 from threefold.errors import Conflict
@@ -31,7 +31,9 @@ class Selection:
 def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
     """The selection of a request; its scope has been allowed already."""
     if request.session_id is not None:
-        return Selection(sessions=sessions.c.session == scope.session)
+        # A fact may be saved in a session that has no turn, and so no row, yet. Those that rest on turns go with these.
+        saved_there = and_(facts.c.session == scope.session, _rests_on_no_turn())
+        return Selection(sessions=sessions.c.session == scope.session, facts=saved_there)
     if request.level is not None:
         return Selection(
             sessions=erasable(sessions, scope),
@@ -82,6 +84,10 @@ def check_unambiguous(connection: Connection, owner: UUID, selection: Selection)
         raise Conflict(
             f"the turn id {ambiguous!r} stands in several sessions; name one by `in_session`", {"turn_id": ambiguous}
         )
+
+
+def _rests_on_no_turn() -> ColumnElement[bool]:
+    return not_(exists().where(fact_sources.c.owner == facts.c.owner, fact_sources.c.fact == facts.c.fact))
 
 
 def _sources_of(wanted: ColumnElement[bool]) -> ColumnElement[bool]:

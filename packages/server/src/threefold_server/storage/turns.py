@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, bindparam, func, insert, select
+from sqlalchemy import Connection, and_, bindparam, insert, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.access import Reach
@@ -81,14 +81,6 @@ def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limi
         .limit(limit)
     )
     return [to_turn(row) for row in connection.execute(statement)]
-
-
-def tokens_between(connection: Connection, owner: UUID, session: UUID, from_seq: int, upto_seq: int) -> int:
-    """Tokens of the turns in a range, both ends included."""
-    statement = select(func.coalesce(func.sum(turns.c.tokens), 0)).where(
-        turns.c.owner == owner, turns.c.session == session, turns.c.seq.between(from_seq, upto_seq)
-    )
-    return int(connection.execute(statement).scalar_one())
 
 
 def to_turn(row: AnyRow) -> Turn:

@@ -1,0 +1,35 @@
+"""`python -m benchmarks`: every benchmark, one after another, each in a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def main() -> int:
+    """Run them; the exit status is the number of those that failed to run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--locomo", metavar="DIR", help="LoCoMo conversations (see docs/benchmarks.md)")
+    parser.add_argument("--quick", action="store_true", help="a trial of a minute or two, for no real figures")
+    options = parser.parse_args()
+    quick = ["--quick"] if options.quick else []
+    commands = [["speed.py", *quick], ["freshness.py", *quick]]
+    if options.locomo:
+        commands.append(["locomo.py", "--data", options.locomo])
+    else:
+        print("recall quality is left out: its data is not part of this repository; see docs/benchmarks.md")
+    return sum(run(*command) for command in commands)
+
+
+def run(script: str, *options: str) -> bool:
+    """Run one script; True if it failed."""
+    print(f"\n# {script}", flush=True)
+    return subprocess.run([sys.executable, HERE / script, *options], check=False).returncode != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""A closed-loop load client on bare sockets, and what the server process spent: cheap, as it shares the machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from harness import Process
+
+Make = Callable[[int, int], bytes]
+"""(client, how many requests it has sent) -> its next request."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One run of one load."""
+
+    p50: float
+    """Milliseconds."""
+    rate: float
+    """Requests a second."""
+    cpu: float | None
+    """Milliseconds of the server process per request; None where /proc is not there to tell."""
+    degraded: int
+    """Answers that lack a tier of memory."""
+
+
+async def drive(
+    process: Process, clients: int, seconds: float, make: Make, settle: Callable[[], Awaitable[None]] | None = None
+) -> Measured:
+    """So many clients, each sending its next request when it has the answer to the last one.
+
+    `settle` waits for work that the requests left behind: its processor time is theirs too.
+    """
+    address = urlsplit(process.url)
+    connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(clients)]
+    latencies: list[float] = []
+    degraded: list[bytes] = []
+    cpu, began = cpu_seconds(process.pid), time.perf_counter()
+    loops = (
+        _client(*connection, number, began + seconds, make, latencies, degraded)
+        for number, connection in enumerate(connections)
+    )
+    await asyncio.gather(*loops)
+    elapsed = time.perf_counter() - began
+    if settle is not None:
+        await settle()
+    spent = None if cpu is None else (cpu_seconds(process.pid) or 0.0) - cpu
+    for _, writer in connections:
+        writer.close()
+    return Measured(
+        p50=1e3 * statistics.median(latencies),
+        rate=len(latencies) / elapsed,
+        cpu=None if spent is None else 1e3 * spent / len(latencies),
+        degraded=len(degraded),
+    )
+
+
+async def _client(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    number: int,
+    until: float,
+    make: Make,
+    latencies: list[float],
+    degraded: list[bytes],
+) -> None:
+    sent = 0
+    while (now := time.perf_counter()) < until:
+        writer.write(make(number, sent))
+        head = await reader.readuntil(b"\r\n\r\n")
+        body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
+        latencies.append(time.perf_counter() - now)
+        sent += 1
+        if not head.startswith(b"HTTP/1.1 20"):
+            raise RuntimeError(f"{head.splitlines()[0]!r}: {body[:500]!r}")
+        if b'"degraded":["' in body:
+            degraded.append(body)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process so far."""
+    stat = Path(f"/proc/{pid}/stat")
+    if not stat.exists():
+        return None
+    fields = stat.read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_mb(pid: int) -> float | None:
+    """Memory of a process now."""
+    statm = Path(f"/proc/{pid}/statm")
+    if not statm.exists():
+        return None
+    return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

@@ -1,0 +1,350 @@
+"""Speed against the floor: how much slower is the service than the least that its answers cost on this machine?
+
+The service and the floor (`floor.py`) serve copies of one store, whose users have 100 facts and a session of 80 turns
+each. Every round runs all loads for a moment in random order, so that what else the machine does falls on all alike;
+ratios are taken within a round, and the median over the rounds is shown.
+
+write           two turns of some 60 tokens, in a session of the client's own; indexing is left to another process
+write + index   the same where the serving process indexes too, as it does by default; its CPU is that of all the work
+recall          a question to the memory of one user: window, digest and the ten best memories
+window          the newest turns of a session alone
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+import httpx
+import numpy as np
+import uvloop
+from harness import THREEFOLD, Process, machine, started
+from load import Measured, drive, resident_mb
+from rank_alone import rank_ms
+from rich.console import Console
+from rich.table import Table
+from seeding import EMBEDDERS, FACTS, LONG_TURNS, TURNS, seed
+from sqlalchemy import select
+from stores import Stores, add_engine_options, chosen_engines, stores_of
+from talk import Talk, identity
+
+from threefold_server.access import owner_key
+from threefold_server.models import build_embedder
+from threefold_server.models.ports import Embedder, Vectors
+from threefold_server.service import now_micros
+from threefold_server.storage import system
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import passages
+from threefold_server.storage.tasks import TaskKind
+
+CLIENTS = (1, 8, 32)
+FEW = 10
+"""Users of the small store."""
+MEMORIES = FACTS + TURNS
+QUESTIONS = 20
+WARMING_SECONDS = 0.1
+
+FLOOR_GOAL, GROWTH_GOAL, SCALE_GOAL = 2.0, 1.3, 1.5
+START_SECONDS = 2.0
+RANKING_MS = {100: 5.0, 10_000: 15.0}
+
+SERVERS = {
+    "floor": (sys.executable, str(Path(__file__).with_name("floor.py"))),
+    "serve": (THREEFOLD, "serve", "--port", "0"),
+    "apart": (THREEFOLD, "serve", "--port", "0", "--no-consolidate"),
+}
+AGAINST_FLOOR = {"write": ("write", "apart"), "write + index": ("write", "serve"), "recall": ("recall", "serve")}
+"""Title, operation, and the server that is compared with the floor."""
+
+console = Console(width=110)
+
+
+class Cell(NamedTuple):
+    """One load on one server of one store, which is told by its users."""
+
+    users: int
+    operation: str
+    clients: int
+    server: str
+
+
+class Finding(NamedTuple):
+    """A figure and its goal, an upper bound."""
+
+    what: str
+    value: float
+    unit: str
+    goal: float | None
+
+
+@dataclass(frozen=True)
+class Store:
+    """The servers of one store, what is said to them, and the database of the one that indexes."""
+
+    servers: dict[str, Process]
+    talk: Talk
+    database: Database
+
+    async def indexed(self) -> None:
+        """Return once all that was written is indexed."""
+        kinds: list[TaskKind] = ["index", "embed", "fold"]
+        while self.database.read_sync("system", lambda c: system.due_tasks(c, kinds, now_micros())):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+    def vectors(self, user: str) -> Vectors:
+        """The vectors of all memories of a user."""
+        owner = owner_key("user", user)
+        chosen = select(passages.c.vector).where(passages.c.pool == owner)
+        return np.vstack(self.database.read_sync(owner, lambda c: c.execute(chosen).scalars().all()))
+
+
+Stored = dict[int, Store]
+Results = dict[Cell, list[Measured]]
+
+
+def main() -> None:
+    """Measure on each database, then print the tables."""
+    options = _options()
+    began = time.perf_counter()
+    results: dict[str, Results] = {}
+    findings = [
+        Finding(f"ranking alone, {count:,} memories of one owner, p50", rank_ms(count), "ms", goal)
+        for count, goal in RANKING_MS.items()
+    ]
+    for engine in chosen_engines(options):
+        with stores_of(engine, options.database_url) as stores:
+            results[engine], found = measure(engine, stores, options)
+        findings += [finding._replace(what=f"{engine}: {finding.what}") for finding in found]
+    for engine, measured in results.items():
+        console.print(comparison(engine, measured, options.users))
+    console.print(goals(findings))
+    console.print(f"{machine()}, {datetime.now(UTC).date()}; embedder {options.embedder}; median of {options.rounds}")
+    console.print(f"rounds of {options.seconds} s a load; {time.perf_counter() - began:.0f} s in all")
+    if options.json:
+        _keep(options, results, findings)
+
+
+def measure(engine: str, stores: Stores, options: argparse.Namespace) -> tuple[Results, list[Finding]]:
+    """All loads on one database, and what else there is to tell about it."""
+    more = -(-max(0, options.others - TURNS * options.users) // LONG_TURNS)
+    long_sessions = {FEW: 0, options.users: 1 + more}
+    with ExitStack() as stack:
+        stored = {
+            users: stack.enter_context(_serving(stores, users, count, options.embedder))
+            for users, count in long_sessions.items()
+        }
+        results = uvloop.run(run_rounds(engine, stored, options))
+        large = stored[options.users]
+        findings = [
+            *growth(results, options.users, TURNS * options.users + LONG_TURNS * more),
+            exactness(large, options.users, build_embedder(options.embedder)),
+            *resources(large),
+        ]
+    return results, [*findings, *([first_start()] if engine == "SQLite" else [])]
+
+
+@contextmanager
+def _serving(stores: Stores, users: int, long_sessions: int, embedder: str) -> Generator[Store]:
+    """Every server on a copy of one seeded store."""
+    seeded = stores.create()
+    seed(seeded, embedder, users, long_sessions)
+    urls = {name: stores.copy(seeded) for name in SERVERS}
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(started(*command, "--embedder", embedder, "--database-url", urls[name]))
+            for name, command in SERVERS.items()
+        }
+        database = Database(urls["serve"])
+        stack.callback(database.close)
+        yield Store(servers, Talk(users), database)
+
+
+async def run_rounds(engine: str, stored: Stored, options: argparse.Namespace) -> Results:
+    """Every load in every round, after a moment of each to warm the servers."""
+    results: Results = defaultdict(list)
+    loads = cells(options.users)
+    for number in range(options.rounds + 1):
+        began = time.perf_counter()
+        warming = number == 0
+        for cell in random.sample(loads, len(loads)):
+            measured = await run(stored[cell.users], cell, number, WARMING_SECONDS if warming else options.seconds)
+            if not warming:
+                results[cell].append(measured)
+        title = "warming" if warming else f"round {number} of {options.rounds}"
+        console.print(f"{engine}, {title}: {time.perf_counter() - began:.0f} s")
+    return dict(results)
+
+
+def cells(users: int) -> list[Cell]:
+    """All loads."""
+    pairs = (("write", "floor"), ("write", "apart"), ("recall", "floor"), ("recall", "serve"))
+    return [
+        *(Cell(size, what, clients, server) for size in (FEW, users) for what, server in pairs for clients in CLIENTS),
+        *(Cell(users, "write", clients, "serve") for clients in CLIENTS),
+        *(Cell(size, "window", 1, "serve") for size in (FEW, users)),
+        Cell(users, "window long", 1, "serve"),
+        Cell(users, "write long", 1, "apart"),
+    ]
+
+
+async def run(store: Store, cell: Cell, number: int, seconds: float) -> Measured:
+    """One load in one round; where the server indexes what was written, until that is done."""
+    make = store.talk.maker(cell.operation, f"{number}-{cell.clients}")
+    settle = store.indexed if (cell.operation, cell.server) == ("write", "serve") else None
+    return await drive(store.servers[cell.server], cell.clients, seconds, make, settle)
+
+
+def growth(results: Results, users: int, others: int) -> list[Finding]:
+    """What a long session, the turns of others, and their memories cost: p50 against the small store's."""
+
+    def ratio(grown: Cell, base: Cell) -> float:
+        return _median(results, grown, base, lambda one, other: one.p50 / other.p50)
+
+    write, window, recall = (
+        Cell(FEW, operation, 1, server)
+        for operation, server in (("write", "apart"), ("window", "serve"), ("recall", "serve"))
+    )
+    long = f"in a session of {LONG_TURNS:,} turns against a short one"
+    beside = f"beside {others:,} turns of others against {FEW * TURNS:,}"
+    memories = f"among {users * MEMORIES:,} memories of all against {FEW * MEMORIES:,}"
+    return [
+        Finding(f"write {long}", ratio(Cell(users, "write long", 1, "apart"), write), "x", GROWTH_GOAL),
+        Finding(f"window {long}", ratio(Cell(users, "window long", 1, "serve"), window), "x", GROWTH_GOAL),
+        Finding(f"write {beside}", ratio(write._replace(users=users), write), "x", GROWTH_GOAL),
+        Finding(f"window {beside}", ratio(window._replace(users=users), window), "x", GROWTH_GOAL),
+        Finding(f"recall {memories}", ratio(recall._replace(users=users), recall), "x", SCALE_GOAL),
+    ]
+
+
+def exactness(store: Store, users: int, embedder: Embedder) -> Finding:
+    """Whether recall, asked for everything, has the ten nearest memories that a scan of all has."""
+    differ = 0
+    with httpx.Client(base_url=store.servers["serve"].url, timeout=60) as client:
+        for number in range(QUESTIONS):
+            user, query = f"u{number * users // QUESTIONS}", store.talk.query()
+            vector = asyncio.run(embedder.embed([query]))[0]
+            asked = {"query": query, "include": ["long_term"], "min_score": 0, "top_k": 1_000}
+            answer = client.post("/v1/recall", json=asked, headers=identity(user)).raise_for_status().json()
+            cosines = [fact["score_parts"]["cosine"] or 0.0 for fact in answer["facts"]]
+            differ += not np.allclose(sorted(cosines)[-10:], np.sort(store.vectors(user) @ vector)[-10:], atol=1e-4)
+    return Finding(f"of {QUESTIONS} questions, those whose ten nearest differ from an exact scan's", differ, "", 0)
+
+
+def resources(store: Store) -> list[Finding]:
+    """What a process takes to start, and holds at the end."""
+    served = store.servers["serve"]
+    memory = resident_mb(served.pid)
+    start = Finding("start to ready on this store", served.seconds, "s", START_SECONDS)
+    return [start, *([Finding("memory of the process after all loads", memory, "MB", None)] if memory else [])]
+
+
+def first_start() -> Finding:
+    """The first start of all, which also makes the database."""
+    with tempfile.TemporaryDirectory() as directory, started(*SERVERS["serve"], "--data", directory) as process:
+        return Finding("start to ready on a new store", process.seconds, "s", START_SECONDS)
+
+
+def comparison(engine: str, results: Results, users: int) -> Table:
+    """Service and floor side by side."""
+    table = Table(title=f"{engine}: service against floor; goal: both ratios at most {FLOOR_GOAL:g}")
+    for column in ("", "users", "clients", "p50 ms", "floor", "x", "req/s", "floor", "x", "CPU ms", "floor"):
+        table.add_column(column, justify="right" if column else "left")
+    for title, (operation, server) in AGAINST_FLOOR.items():
+        for size, clients in product((FEW, users), CLIENTS):
+            ours = Cell(size, operation, clients, server)
+            if ours in results:
+                table.add_row(title, f"{size:,}", str(clients), *_row(results, ours))
+        table.add_section()
+    return table
+
+
+def _row(results: Results, ours: Cell) -> list[str]:
+    floor = ours._replace(server="floor")
+    slower = _median(results, ours, floor, lambda one, other: one.p50 / other.p50)
+    fewer = _median(results, ours, floor, lambda one, other: other.rate / one.rate)
+    return [
+        *(f"{statistics.median(run.p50 for run in results[cell]):.2f}" for cell in (ours, floor)),
+        _marked(slower, FLOOR_GOAL),
+        *(f"{statistics.median(run.rate for run in results[cell]):,.0f}" for cell in (ours, floor)),
+        _marked(fewer, FLOOR_GOAL),
+        *(_cpu(results[cell]) for cell in (ours, floor)),
+    ]
+
+
+def goals(findings: Sequence[Finding]) -> Table:
+    """The figures that have a goal of their own."""
+    table = Table(title="growth, ranking, processes")
+    for column in ("", "measured", "goal"):
+        table.add_column(column, justify="right" if column else "left")
+    for what, value, unit, goal in findings:
+        measured = f"{value:.2f}" if isinstance(value, float) else str(value)
+        table.add_row(what, f"{measured} {unit}", "" if goal is None else f"{goal:g} {_mark(value, goal)}")
+    return table
+
+
+def _median(results: Results, ours: Cell, other: Cell, ratio: Callable[[Measured, Measured], float]) -> float:
+    """The median over the rounds of a ratio taken within each."""
+    return statistics.median(map(ratio, results[ours], results[other]))
+
+
+def _cpu(runs: Sequence[Measured]) -> str:
+    known = [run.cpu for run in runs if run.cpu is not None]
+    return f"{statistics.median(known):.2f}" if known else "-"
+
+
+def _marked(ratio: float, goal: float) -> str:
+    return f"{ratio:.2f} {_mark(ratio, goal)}"
+
+
+def _mark(value: float, goal: float) -> str:
+    return "[green]✓[/]" if value <= goal else "[red]✗[/]"
+
+
+def _keep(options: argparse.Namespace, results: dict[str, Results], findings: Sequence[Finding]) -> None:
+    """All numbers as JSON."""
+    kept = {
+        "machine": machine(),
+        "at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "options": vars(options),
+        "runs": [
+            {"engine": engine, **cell._asdict(), "rounds": [asdict(run) for run in runs]}
+            for engine, measured in results.items()
+            for cell, runs in measured.items()
+        ],
+        "findings": [finding._asdict() for finding in findings],
+    }
+    Path(options.json).write_text(json.dumps(kept, indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=0.5, help="of each load in each round (default 0.5)")
+    parser.add_argument("--users", type=int, default=1_000, help="of the large store (default 1000)")
+    parser.add_argument("--others", type=int, default=200_000, help="turns of others in it (default 200000)")
+    parser.add_argument("--embedder", choices=sorted(EMBEDDERS), default="minilm")
+    add_engine_options(parser)
+    parser.add_argument("--json", help="a file to keep all numbers in")
+    parser.add_argument("--quick", action="store_true", help="a short trial on a small store, for no real figures")
+    options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.seconds, options.users, options.others = 2, 0.2, 50, 40_000
+    return options
+
+
+if __name__ == "__main__":
+    main()

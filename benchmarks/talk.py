@@ -1,0 +1,66 @@
+"""The requests of the speed benchmark: what its users say and ask, made up."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+from uuid import uuid4
+
+from load import Make
+from seeding import AGENT, QUERY_WORDS, SESSION, TURN_WORDS, Words
+
+TEXTS = 500
+
+
+class Talk:
+    """Requests to a store with so many users."""
+
+    def __init__(self, users: int) -> None:
+        words = Words(seed=2)
+        self._users = users
+        self._texts = [words.text(TURN_WORDS) for _ in range(TEXTS)]
+        self._queries = [words.text(QUERY_WORDS) for _ in range(TEXTS)]
+
+    def maker(self, operation: str, run: str) -> Make:
+        """The requests of one run of a load: each client its own sessions, and a new one in each run."""
+        match operation:
+            case "write":
+                return lambda client, sent: self._write(f"w{(client + 32 * sent) % self._users}", f"{run}-{client}")
+            case "write long":
+                return lambda client, sent: self._write("long0", SESSION)
+            case "recall":
+                return lambda client, sent: self._recall(self._user(), "medium_term", "long_term")
+            case "window":
+                return lambda client, sent: self._recall(self._user())
+            case _:
+                return lambda client, sent: self._recall("long0")
+
+    def query(self) -> str:
+        """A question."""
+        return random.choice(self._queries)
+
+    def _user(self) -> str:
+        return f"u{random.randrange(self._users)}"
+
+    def _write(self, user: str, session: str) -> bytes:
+        said = [
+            {"role": role, "content": random.choice(self._texts), "id": uuid4().hex} for role in ("user", "assistant")
+        ]
+        return _request("/v1/write", user, {"session_id": session, "turns": said})
+
+    def _recall(self, user: str, *more: str) -> bytes:
+        asked = {"query": self.query(), "session_id": SESSION, "include": ["short_term", *more]}
+        return _request("/v1/recall", user, asked)
+
+
+def identity(user: str) -> dict[str, str]:
+    """The headers that name a user."""
+    return {"X-Threefold-User": user, "X-Threefold-Agent": AGENT}
+
+
+def _request(path: str, user: str, body: dict[str, Any]) -> bytes:
+    content = json.dumps(body).encode()
+    headers = {"Host": "bench", "Content-Type": "application/json", "Content-Length": len(content), **identity(user)}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode() + content

@@ -1,0 +1,113 @@
+"""`/mcp`: the same memory for MCP clients, over streamable HTTP. Every request proves itself, and nothing is kept
+between two of them, so that any process behind a load balancer can answer the next."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import uuid4
+
+import httpx
+from fastapi import APIRouter, Query, Request, Response
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.server.transport_security import TransportSecuritySettings
+from pydantic import BaseModel, ConfigDict
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from threefold import AsyncMemoryClient, AsyncMemorySession
+from threefold.calls import checked_id
+from threefold.contract.common import Id
+from threefold.tools import ProfileName
+from threefold_server.about import whoami
+from threefold_server.http.identity import Caller
+from threefold_server.http.routes import Open
+from threefold_server.mcp.server import Connection, Offer
+from threefold_server.settings import LOOPBACK, Settings
+
+URL = "http://threefold.local"
+
+router = APIRouter()
+
+
+class Choice(BaseModel):
+    """What the person who configures a client may choose, in its URL."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    profile: ProfileName = "threefold"
+    tools: str | None = None
+    read_only: bool = False
+    session: Id | None = None
+
+
+@router.post("/mcp", include_in_schema=False)
+async def post_mcp(request: Request, caller: Caller, service: Open, choice: Annotated[Choice, Query()]) -> Response:
+    """One message of an MCP client."""
+    offer = Offer.of(choice.profile, choice.tools, choice.read_only)
+    named = choice.session or request.headers.get(MCP_SESSION_ID_HEADER)
+    session_id = uuid4().hex if named is None else checked_id(MCP_SESSION_ID_HEADER, named)
+    client = AsyncMemoryClient(URL, transport=SameCaller(request.app, request.headers.raw))
+    connection = Connection(AsyncMemorySession(client, session_id), offer, whoami(service, caller))
+    manager = StreamableHTTPSessionManager(
+        connection.server(),
+        json_response=True,
+        stateless=True,
+        security_settings=_security(service.settings),
+        max_request_body_size=service.settings.max_body_bytes,
+    )
+    body = await request.body()  # here, where one over the limit is refused as on every route
+    return Answer(manager, client, body, None if named else session_id)
+
+
+class SameCaller(httpx.AsyncBaseTransport):
+    """The service itself, called with the headers of an outer request: they prove the caller once more."""
+
+    def __init__(self, app: ASGIApp, headers: list[tuple[bytes, bytes]]) -> None:
+        self._app = httpx.ASGITransport(app, raise_app_exceptions=False)
+        self._headers = headers
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        own = [(name.lower(), value) for name, value in request.headers.raw]
+        names = {name for name, _ in own} | {b"content-length", b"content-type", b"transfer-encoding"}
+        request.headers = httpx.Headers([*own, *(pair for pair in self._headers if pair[0] not in names)])
+        return await self._app.handle_async_request(request)
+
+
+class Answer(Response):
+    """The answer of an MCP server that lives as long as one request."""
+
+    def __init__(
+        self, manager: StreamableHTTPSessionManager, client: AsyncMemoryClient, body: bytes, new_session: str | None
+    ) -> None:
+        super().__init__()
+        self._manager = manager
+        self._client = client
+        self._body: bytes | None = body
+        self._new_session = new_session
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def receive_again() -> Message:
+            if self._body is None:
+                return await receive()
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body}
+
+        async def send_named(message: Message) -> None:
+            if message["type"] == "http.response.start" and self._new_session is not None:
+                message["headers"] = [*message["headers"], (MCP_SESSION_ID_HEADER.encode(), self._new_session.encode())]
+            await send(message)
+
+        async with self._client, self._manager.run():
+            await self._manager.handle_request(scope, receive_again, send_named)
+
+
+def _security(settings: Settings) -> TransportSecuritySettings:
+    """In mode `dev` whoever connects is believed, so a page of another site must not get here by a name that leads to
+    this machine. In the other modes it has no key to show."""
+    hosts = [f"[{host}]" if ":" in host else host for host in sorted(LOOPBACK)]
+    names = [name for host in hosts for name in (host, f"{host}:*")]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=settings.mode == "dev",
+        allowed_hosts=names,
+        allowed_origins=[f"http://{name}" for name in names],
+    )

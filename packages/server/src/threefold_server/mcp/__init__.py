@@ -1,0 +1,1 @@
+"""Memory for MCP clients, over standard input and output or over HTTP."""

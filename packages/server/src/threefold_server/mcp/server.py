@@ -1,0 +1,213 @@
+"""One connection of an MCP client: tools, prompts and resources, each a call under the session's policy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, Self, TypeVar
+from urllib.parse import quote, unquote
+
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.shared.exceptions import McpError
+from pydantic import AnyUrl
+
+from threefold import AsyncMemorySession, calls
+from threefold.answers import failure_text, wrong_call
+from threefold.contract import DigestView, WhoAmI
+from threefold.errors import Conflict, InvalidRequest, NotFound, ThreefoldError, TooLarge
+from threefold.policy import is_refusal
+from threefold.render import digest_lines, join_block, memory_line
+from threefold.tools import PROFILES, ProfileName, Tool, find_job, profile_tools, tools_hint
+
+Request = TypeVar("Request")
+
+VERSION = version("threefold-server")  # not from `about`, which brings the whole service along
+
+WRONG_CALL = (InvalidRequest, NotFound, Conflict, TooLarge)
+"""What a model can do better, so that a framework may well make it try again. An outage is none of these: frameworks
+end a run whose tool keeps failing, and memory must not stop an agent."""
+
+NO_SUCH_RESOURCE = -32002  # of the protocol; the library has no name for it
+DIGEST_URI = "threefold://sessions/{id}/digest"
+FACT_URI = "threefold://facts/{id}"
+
+
+@dataclass(frozen=True)
+class Offer:
+    """Which tools a connection gets. It can be narrower than what its identity may do, never wider."""
+
+    profile: ProfileName = "threefold"
+    names: tuple[str, ...] | None = None
+    read_only: bool = False
+
+    @classmethod
+    def of(cls, profile: ProfileName, names: str | None, read_only: bool) -> Self:
+        """An offer as a person writes it, with commas between the names; refused where nothing would be offered."""
+        chosen = None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
+        offer = cls(profile, chosen, read_only)
+        if not offer.tools():
+            raise InvalidRequest("tools: none is left to offer")
+        return offer
+
+    def tools(self, whoami: WhoAmI | None = None) -> list[Tool]:
+        """The tools, as this identity may use them."""
+        return profile_tools(self.profile, whoami, self.names, read_only=self.read_only)
+
+    @property
+    def prompts(self) -> Mapping[str, Tool]:
+        """The prompts of the profile."""
+        return PROFILES[self.profile].prompts
+
+
+class Connection:
+    """What answers an MCP client. Its identity is the session's: nothing that a model sends has a part in it."""
+
+    def __init__(self, session: AsyncMemorySession, offer: Offer, whoami: WhoAmI | None = None) -> None:
+        self.session = session
+        self.offer = offer
+        self._known: WhoAmI | None = None
+        if whoami is not None:
+            self.learn(whoami)
+
+    async def whoami(self) -> WhoAmI:
+        """The verified identity, asked for until the service has answered once. Raises."""
+        return self._known or self.learn(await self.session.whoami())
+
+    def learn(self, whoami: WhoAmI) -> WhoAmI:
+        """Take over what the service said about this identity, and what it asks of its clients."""
+        self.session.policy.learn(self.session.key.origin, whoami.store)
+        self._known = whoami
+        return whoami
+
+    def server(self) -> Server[Any, Any]:
+        """The MCP server that hands every request to this connection."""
+        server: Server[Any, Any] = Server("threefold", VERSION, instructions=tools_hint(self.offer.tools()))
+        server.request_handlers |= {
+            types.ListToolsRequest: _answering(self.list_tools),
+            types.CallToolRequest: _answering(self.call_tool),
+            types.ListPromptsRequest: _answering(self.list_prompts),
+            types.GetPromptRequest: _answering(self.get_prompt),
+            types.ListResourcesRequest: _answering(self.list_resources),
+            types.ListResourceTemplatesRequest: _answering(self.list_resource_templates),
+            types.ReadResourceRequest: _answering(self.read_resource),
+        }
+        return server
+
+    async def list_tools(self, _: types.ListToolsRequest) -> types.ListToolsResult:
+        """Every tool of the offer, with the levels up to the ceiling; up to `agent` while nobody answers."""
+        try:
+            whoami = await self.whoami()
+        except ThreefoldError:
+            whoami = None
+        return types.ListToolsResult(tools=[_tool(tool) for tool in self.offer.tools(whoami)])
+
+    async def call_tool(self, request: types.CallToolRequest) -> types.CallToolResult:
+        """Do it, and say how it went: whatever happens to memory, a model gets a text that it can go on from."""
+        name, arguments = request.params.name, request.params.arguments or {}
+        try:
+            job = find_job(name, arguments, self.offer.tools(await self.whoami()))
+            return _said(job if isinstance(job, str) else job.text(await job.ask(self.session)))
+        except InvalidRequest as error:
+            return _said(wrong_call(error), is_error=True)
+        except ThreefoldError as error:
+            strict = self.session.failure_mode == "strict"
+            return _said(failure_text(error), is_error=strict or isinstance(error, WRONG_CALL))
+
+    async def list_prompts(self, _: types.ListPromptsRequest) -> types.ListPromptsResult:
+        """Every prompt of the profile."""
+        return types.ListPromptsResult(prompts=[_prompt(prompt) for prompt in self.offer.prompts.values()])
+
+    async def get_prompt(self, request: types.GetPromptRequest) -> types.GetPromptResult:
+        """What memory holds, as a message to start from."""
+        name, arguments = request.params.name, request.params.arguments or {}
+        with _protocol_errors():
+            job = find_job(name, arguments, list(self.offer.prompts.values()))
+            text = job if isinstance(job, str) else job.text(await job.ask(self.session))
+        message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
+        return types.GetPromptResult(description=self.offer.prompts[name].description, messages=[message])
+
+    async def list_resources(self, _: types.ListResourcesRequest) -> types.ListResourcesResult:
+        """The one resource whose name is known beforehand."""
+        uri = DIGEST_URI.format(id=quote(self.session.session_id, safe=""))
+        about = "The story of this session so far, without details. There is none while the session is short."
+        return types.ListResourcesResult(
+            resources=[types.Resource(uri=AnyUrl(uri), name="digest", description=about, mimeType="text/plain")]
+        )
+
+    async def list_resource_templates(self, _: types.ListResourceTemplatesRequest) -> types.ListResourceTemplatesResult:
+        """All of them."""
+        digest = types.ResourceTemplate(
+            uriTemplate=DIGEST_URI, name="digest", description="The digest of a session.", mimeType="text/plain"
+        )
+        fact = types.ResourceTemplate(
+            uriTemplate=FACT_URI, name="fact", description="One fact, by its id.", mimeType="text/plain"
+        )
+        return types.ListResourceTemplatesResult(resourceTemplates=[digest, fact])
+
+    async def read_resource(self, request: types.ReadResourceRequest) -> types.ReadResourceResult:
+        """One resource, fenced like all recalled text."""
+        uri = request.params.uri
+        with _protocol_errors():
+            text = await self._text_at(str(uri))
+        return types.ReadResourceResult(
+            contents=[types.TextResourceContents(uri=uri, mimeType="text/plain", text=text)]
+        )
+
+    async def _text_at(self, uri: str) -> str:
+        if digest_of := re.fullmatch("threefold://sessions/(.+)/digest", uri):
+            found = (await self.session.send(calls.digests(unquote(digest_of[1])))).digests
+            if not found:
+                raise NotFound("this session has no digest yet")
+            return join_block(digest_lines(DigestView.model_validate(found[0].model_dump())), [], [])
+        if fact := re.fullmatch("threefold://facts/(.+)", uri):
+            return join_block([], [memory_line(await self.session.send(calls.get_fact(unquote(fact[1]))))], [])
+        raise NotFound(f"no such resource; there are {DIGEST_URI} and {FACT_URI}")
+
+
+@contextmanager
+def _protocol_errors() -> Generator[None]:
+    """Prompts and resources have no text to fail in: their failures are errors of the protocol."""
+    try:
+        yield
+    except NotFound as error:
+        raise McpError(types.ErrorData(code=NO_SUCH_RESOURCE, message=error.message)) from error
+    except ThreefoldError as error:
+        code = types.INVALID_PARAMS if is_refusal(error) else types.INTERNAL_ERROR
+        text = wrong_call(error) if isinstance(error, InvalidRequest) else failure_text(error)
+        raise McpError(types.ErrorData(code=code, message=text)) from error
+
+
+def _answering(
+    handler: Callable[[Request], Awaitable[types.ServerResultType]],
+) -> Callable[[Request], Awaitable[types.ServerResult]]:
+    """A handler as the library wants it. Its decorators would keep one client's tools in a cache for the next."""
+
+    async def answer(request: Request) -> types.ServerResult:
+        return types.ServerResult(await handler(request))
+
+    return answer
+
+
+def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], isError=is_error)
+
+
+def _tool(tool: Tool) -> types.Tool:
+    hints = types.ToolAnnotations(
+        readOnlyHint=tool.effect == "reads", destructiveHint=tool.effect == "erases", openWorldHint=False
+    )
+    return types.Tool(name=tool.name, description=tool.description, inputSchema=tool.parameters(), annotations=hints)
+
+
+def _prompt(prompt: Tool) -> types.Prompt:
+    schema = prompt.parameters()
+    required = schema.get("required", [])
+    arguments = [
+        types.PromptArgument(name=name, description=about["description"], required=name in required)
+        for name, about in schema["properties"].items()
+    ]
+    return types.Prompt(name=prompt.name, description=prompt.description, arguments=arguments)

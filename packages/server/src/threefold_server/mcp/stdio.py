@@ -1,0 +1,53 @@
+"""MCP over standard input and output: one client and one identity, for as long as the process lives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import anyio
+from mcp.server.stdio import stdio_server
+
+from threefold import AsyncMemoryClient, AsyncMemorySession
+from threefold.errors import ThreefoldError
+from threefold.policy import is_refusal
+from threefold_server.mcp.server import Connection, Offer
+
+STDOUT, STDERR = 1, 2
+
+
+def claim_stdout() -> int:
+    """The descriptor of standard output, for the protocol alone. From here on whatever else prints, libraries written
+    in C included, prints on standard error: one stray line would end the client's session."""
+    sys.stdout.flush()
+    protocol = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    return protocol
+
+
+def serve(client: AsyncMemoryClient, session_id: str, offer: Offer, protocol: int) -> None:
+    """Answer until standard input ends. Raises where the service refuses this identity."""
+    # A read of standard input cannot be interrupted, so an orderly end on Ctrl-C would wait for one more line.
+    # What was acknowledged is committed: the process may go at once, as it does on SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    anyio.run(_serve, client, session_id, offer, protocol)
+
+
+async def _serve(client: AsyncMemoryClient, session_id: str, offer: Offer, protocol: int) -> None:
+    connection = Connection(AsyncMemorySession(client, session_id), offer)
+    server = connection.server()
+    async with client:
+        await _greet(client, connection)
+        with os.fdopen(protocol, "w", encoding="utf-8", newline="\n") as stdout:
+            async with stdio_server(stdout=anyio.wrap_file(stdout)) as (incoming, outgoing):
+                await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+async def _greet(client: AsyncMemoryClient, connection: Connection) -> None:
+    """A wrong key ends the process with one line; a service that is down may be up by the first call."""
+    try:
+        connection.learn(await client.whoami())
+    except ThreefoldError as error:
+        if is_refusal(error):
+            raise

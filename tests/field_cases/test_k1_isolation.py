@@ -1,0 +1,146 @@
+"""Field cases K1, isolation and identity: one caller's request never reaches another's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from fixtures.keys import make_key
+from threefold import MemoryClient
+from threefold.errors import InvalidRequest, NotFound
+from threefold_server.local import LocalService
+
+VERBS: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("POST", "/v1/write", {"session_id": "s1", "turns": [{"role": "user", "content": "planted"}]}),
+    ("POST", "/v1/recall", {"query": "kumquat", "session_id": "s1"}),
+    ("POST", "/v1/list", {}),
+    ("POST", "/v1/forget", {"session_id": "s1"}),
+    ("POST", "/v1/forget", {"level": "agent"}),
+    ("POST", "/v1/facts", {"text": "planted"}),
+    ("GET", "/v1/facts/{fact}", None),
+    ("GET", "/v1/facts/{fact}/history", None),
+    ("PATCH", "/v1/facts/{fact}", {"text": "planted"}),
+    ("POST", "/v1/facts/{fact}/restore", None),
+    ("DELETE", "/v1/facts/{fact}", None),
+    ("GET", "/v1/sessions", None),
+    ("GET", "/v1/sessions/s1/turns", None),
+    ("GET", "/v1/sessions/s1/digests", None),
+    ("GET", "/v1/sessions/s1/status", None),
+    ("POST", "/v1/sessions/s1/end", None),
+    ("GET", "/v1/whoami", None),
+]
+
+
+def said(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+@pytest.fixture
+def guarded(database_url: str) -> Iterator[LocalService]:
+    with LocalService(database_url=database_url, embedder="hash", mode="keys", tier_deadline=30) as running:
+        yield running
+
+
+def call_every_verb(service: LocalService, headers: dict[str, str], fact: str) -> list[httpx.Response]:
+    with httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client:
+        return [client.request(method, path.format(fact=fact), json=body) for method, path, body in VERBS]
+
+
+def test_a_key_of_one_user_reaches_another_by_no_verb(guarded: LocalService, database_url: str) -> None:
+    """Field case 101, T1: the victim is named in the header, or only guessed by session and fact id."""
+    bob, mallory = make_key(database_url, user_value="bob"), make_key(database_url, user_value="mallory")
+    with guarded.client(api_key=bob) as client:
+        client.write("s1", [said("bob's kumquat")])
+        fact = client.save("bob likes kumquats", session_id="s1").id
+    named = {"Authorization": f"Bearer {mallory}", "X-Threefold-User": "bob"}
+    assert {answer.status_code for answer in call_every_verb(guarded, named, fact)} == {403}
+    answers = call_every_verb(guarded, {"Authorization": f"Bearer {mallory}"}, fact)
+    assert "bob" not in "".join(answer.text for answer in answers)
+    with guarded.client(api_key=bob) as client:
+        assert [turn.content for turn in client.turns("s1").turns] == ["bob's kumquat"]
+        assert client.get_fact(fact).text == "bob likes kumquats"
+        assert len(client.list().items) == 2
+
+
+def test_a_write_into_another_users_session_id_opens_nothing(service: LocalService, memory: MemoryClient) -> None:
+    """T3: a session id is no capability, and who also writes under it becomes no owner of it."""
+    memory.write("s1", [said("ana's kumquat")])
+    with service.client(user="mallory", agent="support") as mallory:
+        mallory.write("s1", [said("mine")])
+        assert [turn.content for turn in mallory.recall("kumquat", session_id="s1").window] == ["mine"]
+        assert mallory.forget(session_id="s1").counts["turns"] == 1
+    assert [turn.content for turn in memory.turns("s1").turns] == ["ana's kumquat"]
+
+
+def test_the_wildcard_is_nobody(service: LocalService, memory: MemoryClient) -> None:
+    """Field case 110."""
+    memory.write("s1", [said("ana's kumquat")])
+    fact = memory.save("ana likes kumquats").id
+    for headers in ({"X-Threefold-User": "*"}, {"X-Threefold-User": "%2A"}, {"X-Threefold-Agent": "*"}):
+        assert {answer.status_code for answer in call_every_verb(service, headers, fact)} == {422}
+    assert len(memory.list().items) == 2
+
+
+def test_users_of_one_session_id_have_digests_of_their_own(database_url: str) -> None:
+    """Field case 107: the window is not all that is kept apart; T13: nor does a digest read other sessions."""
+    marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
+    with LocalService(database_url=database_url, embedder="hash", **marks) as service:
+        places = [("ana", "s1"), ("bob", "s1"), ("ana", "s2")]
+        clients = [(service.client(user=user, agent="support"), user, session) for user, session in places]
+        for client, user, session in clients:
+            for number in range(12):
+                client.write(session, [said(f"Here {user} decided matter {number} in {session} for good.")])
+        for client, user, session in clients:
+            client.wait(session)
+            [newest, *_] = client.digests(session).digests
+            assert f"{user} decided" in newest.text
+            for _, other, elsewhere in clients:
+                assert other == user or f"{other} decided" not in newest.text
+                assert elsewhere == session or f"in {elsewhere}" not in newest.text
+            client.close()
+
+
+def test_agents_that_differ_by_a_sign_are_two(service: LocalService) -> None:
+    """Field case 115: one name is the same name in every verb, and no other's."""
+    with service.client(user="ana", agent="my-agent") as dash, service.client(user="ana", agent="my_agent") as under:
+        dash.write("s-1", [said("kumquat of dash")])
+        fact = dash.save("kumquat fact of dash", visibility="agent").id
+        assert under.recall("kumquat").facts == []
+        assert under.sessions().sessions == []
+        for verb in (under.get_fact, under.delete_fact):
+            with pytest.raises(NotFound):
+                verb(fact)
+        assert {item.agent for item in dash.list().items} == {"my-agent"}
+        assert dash.forget(level="agent").counts["turns"] == 1
+
+
+@pytest.mark.parametrize("key", "user_id agent_id session_id tenant scope trust created_at owner".split())
+def test_metadata_moves_no_memory(memory: MemoryClient, http: httpx.Client, key: str) -> None:
+    """Field case 117, on saving and on changing."""
+    fact = memory.save("kumquat")
+    for answer in (
+        http.post("/v1/facts", json={"text": "planted", "metadata": {key: "bob"}}),
+        http.patch(f"/v1/facts/{fact.id}", json={"metadata": {key: "bob"}}),
+    ):
+        assert answer.status_code == 422
+        assert key in answer.json()["error"]["message"]
+    assert memory.get_fact(fact.id).metadata == {}
+    with pytest.raises(InvalidRequest, match=key):
+        memory.update_fact(fact.id, metadata={key: "bob"})
+
+
+def test_parallel_calls_on_one_client_never_mix(memory: MemoryClient) -> None:
+    """Field case 118."""
+
+    def talk(number: int) -> list[str]:
+        session = f"s{number}"
+        memory.write(session, [said(f"I am number{number}.")])
+        recalled = memory.recall(f"number{number}", session_id=session, level="session")
+        return [turn.content for turn in recalled.window] + [fact.text for fact in recalled.facts]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(talk, range(40))) == [[f"I am number{number}."] for number in range(40)]

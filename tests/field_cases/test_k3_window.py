@@ -1,0 +1,132 @@
+"""Field cases K3, the verbatim window: newest first, whole tool calls, within budget, whatever the turns hold."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from typing import Any
+
+import pytest
+
+from fixtures.consolidation import World
+from threefold import MemoryClient
+from threefold.contract import Turn, TurnIn
+from threefold_server.local import LocalService
+
+pytestmark = pytest.mark.anyio
+
+IMAGE = base64.b64encode(random.Random(1).randbytes(150_000)).decode()
+
+
+def said(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def windows(memory: MemoryClient, budgets: range) -> list[list[Turn]]:
+    """The window at every budget."""
+    return [
+        memory.recall("", session_id="s1", include=["short_term"], token_budget=budget).window for budget in budgets
+    ]
+
+
+@pytest.mark.parametrize("group", ["g1", None])
+def test_no_budget_splits_a_call_from_its_results(memory: MemoryClient, group: str | None) -> None:
+    """Field case 301, with groups that the framework names and with none."""
+    call = {"role": "assistant", "kind": "tool_call", "group": group}
+    result = {"role": "tool", "kind": "tool_result", "group": group}
+    turns: list[dict[str, Any]] = [
+        said("how warm is it in Oslo and in Rome?"),
+        {**call, "content": "weather(Oslo)"},
+        {**call, "content": "weather(Rome)"},
+        {**result, "content": "4 degrees"},
+        {**result, "content": "19 degrees"},
+        {"role": "assistant", "content": "Four and nineteen."},
+    ]
+    memory.write("s1", turns)
+    sizes = set[int]()
+    for window in windows(memory, range(200)):
+        assert [turn.seq for turn in window] == list(range(7 - len(window), 7))
+        sizes.add(len(window))
+    assert sizes == {0, 1, 5, 6}
+
+
+def test_a_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:
+    """Field case 310."""
+    memory.write("s1", [said(f"turn {number}") for number in range(1, 11)])
+    seen = windows(memory, range(0, 300, 5))
+    for window in seen:
+        assert [turn.content for turn in window] == [f"turn {number}" for number in range(11 - len(window), 11)]
+    assert {len(window) for window in seen} >= {0, 3, 10}
+
+
+def test_a_turn_larger_than_everything_stops_nothing(memory: MemoryClient) -> None:
+    """Field case 305: a million characters as the only turn, then a short one."""
+    words = [f"word{number % 300}" for number in range(130_000)]
+    words[65_000] = "needle"
+    huge = f"first {' '.join(words)} last"
+    memory.write("s1", [said(huge, id="huge")])
+    alone = memory.recall("needle", session_id="s1", include=["short_term"])
+    [turn] = alone.window
+    assert (turn.cut, turn.content.startswith("first "), turn.content.endswith(" last")) == (True, True, True)
+    assert alone.tokens.used <= alone.tokens.budget
+    memory.write("s1", [said("and now something short")])
+    later = memory.recall("needle", session_id="s1", include=["short_term"])
+    assert later.window[-1].content == "and now something short"
+    assert later.tokens.used <= later.tokens.budget
+    assert memory.turns("s1").turns[0].content == huge
+    memory.wait("s1")
+    assert memory.recall("needle", session_id="s2", top_k=1).facts[0].id.endswith("huge")
+    assert memory.digests("s1").digests[0].upto_seq == 1
+
+
+@pytest.mark.parametrize("mark", ["<|endoftext|>", "<|im_start|>system", "[INST]", "<s>", "</s><|fim_prefix|>"])
+def test_marks_of_model_formats_are_text_in_every_tier(database_url: str, mark: str) -> None:
+    """Field case 306: stored, counted, folded and found; later turns still work."""
+    marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
+    with LocalService(database_url=database_url, embedder="hash", **marks) as service, service.client() as memory:
+        memory.write("s1", [said(f"We agreed never to send {mark} to the client."), *[said("A remark. " * 5)] * 12])
+        memory.wait("s1")
+        assert memory.turns("s1").turns[0].content == f"We agreed never to send {mark} to the client."
+        assert mark in memory.digests("s1").digests[0].text
+        assert mark in memory.recall("never send to the client", session_id="s2").block
+
+
+async def test_images_are_neither_counted_nor_summarized(world: World) -> None:
+    """Field case 307: parts live in the payload; what is encoded in the text itself reaches no model."""
+    payload = json.dumps({"parts": [{"type": "image", "data": IMAGE}]})
+    turns = [TurnIn(role="user", content=f"Look at picture {n} of the harbour.", payload=payload) for n in range(20)]
+    await world.write(
+        "s1", *turns, f"data:image/png;base64,{IMAGE[:5_000]} is what it looks like.", *["Well. " * 9] * 9
+    )
+    await world.settle()
+    assert world.summarizer.calls
+    assert world.embedder.calls
+    assert IMAGE[:200] not in repr(world.summarizer.calls) + repr(world.embedder.calls)
+
+
+def test_a_payload_comes_back_byte_for_byte_and_only_where_asked_for(memory: MemoryClient) -> None:
+    """Field cases 307, 312 and 911: calls and results survive for replay, as text that nothing revives."""
+    payload = '{"lc":1,"type":"constructor","id":["a"],"kwargs":{},  "image":"' + IMAGE + '"}'
+    memory.write("s1", [said("look", payload=payload)])
+    assert memory.turns("s1", payload=True).turns[0].payload == payload
+    assert memory.turns("s1").turns[0].payload is None
+    recalled = memory.recall("look", session_id="s1")
+    assert recalled.window[0].payload is None
+    assert recalled.tokens.used < 100
+
+
+def test_calls_and_results_are_there_for_the_next_process(database_url: str) -> None:
+    """Field case 312."""
+    turns: list[dict[str, Any]] = [
+        {"role": "assistant", "kind": "tool_call", "content": "weather(Oslo)", "group": "g", "payload": '{"a": 1}'},
+        {"role": "tool", "kind": "tool_result", "name": "weather", "content": "4", "group": "g", "payload": '{"b": 2}'},
+    ]
+    with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
+        memory.write("s1", turns)
+    with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
+        found = memory.turns("s1", payload=True).turns
+        assert [turn.model_dump(include=set(turns[0])) for turn in found] == [
+            {key: turn[key] for key in turns[0]} for turn in turns
+        ]
+        assert [turn.kind for turn in memory.recall("", session_id="s1").window] == ["tool_call", "tool_result"]

@@ -1,0 +1,72 @@
+"""Field cases K4, digest and compaction: what it says is what was said, and it says what it covers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fixtures.consolidation import World
+from threefold.contract import Digest
+from threefold_server.consolidation.rebuild import rebuild
+from threefold_server.local import LocalService
+from threefold_server.storage.tables import facts
+
+pytestmark = pytest.mark.anyio
+
+MARKS: dict[str, Any] = {"token_budget": 240, "compaction_trigger": 200, "compaction_target": 80}
+
+
+def said(content: str, **more: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content, **more}
+
+
+def test_a_figure_that_left_the_window_is_found_exactly(database_url: str) -> None:
+    """Field case 401: the digest states its range, and the figure comes back with the turn that it stands in."""
+    names = "alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima".split()
+    with LocalService(database_url=database_url, embedder="hash", **MARKS) as service, service.client() as memory:
+        for number, name in enumerate(names):
+            result = f"The meter called {name} shows {1_000 + 37 * number} litres."
+            memory.write("s1", [{"role": "tool", "name": "meter", "content": result}])
+        for number in range(30):
+            memory.write("s1", [said(f"Let us talk about the weather of day {number} for a while.")])
+        memory.wait("s1")
+        recalled = memory.recall("how many litres does the meter golf show?", session_id="s1", include=["long_term"])
+        assert recalled.facts[0].text == "The meter called golf shows 1222 litres."
+        assert [(source.session_id, source.from_seq) for source in recalled.facts[0].sources] == [("s1", 7)]
+        everything = memory.recall("litres", session_id="s1")
+        assert everything.digest
+        assert (everything.digest.from_seq, everything.digest.upto_seq >= 12) == (1, True)
+        assert f"turns 1 to {everything.digest.upto_seq} " in everything.block
+
+
+def test_a_rule_survives_every_rolling_digest_word_for_word(database_url: str) -> None:
+    """Field case 403: each version names its parent and what it covers, and an old one stays as it was."""
+    rule = "Never email the client."
+    seen: list[Digest] = []
+    with LocalService(database_url=database_url, embedder="hash", **MARKS) as service, service.client() as memory:
+        memory.write("s1", [said("Hello there."), said("Let us plan the release."), said(rule)])
+        while len(seen) < 6:
+            memory.write("s1", [said(f"A remark about the weather on day {number}.") for number in range(25)])
+            memory.wait("s1")
+            now = list(reversed(memory.digests("s1").digests))
+            assert now[: len(seen)] == seen
+            seen = now
+        assert memory.digest("s1", 2) == seen[1]
+    assert all(rule in digest.text for digest in seen)
+    assert [digest.version for digest in seen] == list(range(1, len(seen) + 1))
+    assert [digest.parent for digest in seen] == [None, *range(1, len(seen))]
+    assert {digest.from_seq for digest in seen} == {1}
+    covered = [digest.upto_seq for digest in seen]
+    assert covered == sorted(set(covered))
+
+
+async def test_consolidation_merges_no_two_facts_into_one(world: World) -> None:
+    """Field case 407: thirty similar facts are thirty, however often the work is done again."""
+    said = [f"The project Falcon has a milestone {number} in room {number * 7}." for number in range(30)]
+    for text in said:
+        await world.save(text)
+    for _ in range(5):
+        await world.settle()
+        await rebuild(world.service)
+    assert sorted(row.text for row in world.rows(facts)) == sorted(said)

@@ -1,0 +1,25 @@
+"""Field cases K6, duplicates: the same thing said again is neither lost nor shown twice."""
+
+from __future__ import annotations
+
+from threefold import MemoryClient
+
+
+def test_a_statement_saved_in_five_sessions_is_recalled_once(memory: MemoryClient) -> None:
+    """Field case 604."""
+    for number in range(5):
+        memory.save("I live in Oslo.", session_id=f"s{number}")
+    recalled = memory.recall("where do I live, Oslo?", session_id="s9")
+    assert [fact.text for fact in recalled.facts] == ["I live in Oslo."]
+    assert recalled.block.count("I live in Oslo.") == 1
+
+
+def test_no_two_lines_of_a_block_say_the_same(memory: MemoryClient) -> None:
+    """Field case 611: spelled alike but for case and blanks, from four sessions, as facts and as turns."""
+    for number, text in enumerate(["DGIA is the tax office.", "dgia is the  tax office.", "DGIA IS THE TAX OFFICE."]):
+        memory.write(f"s{number}", [{"role": "user", "content": text}])
+    memory.save("DGIA is the tax office.")
+    memory.write("s4", [{"role": "user", "content": "I have to call DGIA on Monday."}])
+    recalled = memory.recall("what is DGIA?", session_id="s9")
+    said = [" ".join(fact.text.casefold().split()) for fact in recalled.facts]
+    assert sorted(said) == ["dgia is the tax office.", "i have to call dgia on monday."]
