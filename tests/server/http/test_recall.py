@@ -307,7 +307,11 @@ def test_only_tiers_that_were_asked_for_are_degraded(service: LocalService, monk
 
 
 def test_a_long_turn_that_waits_for_its_vectors_is_one(database_url: str) -> None:
-    unreachable = {"embedder": "openai:x", "embedder_dimensions": 3, "model_base_url": "http://127.0.0.1:1/v1"}
+    unreachable: dict[str, Any] = {
+        "embedder": "openai:x",
+        "embedder_dimensions": 3,
+        "model_base_url": "http://127.0.0.1:1/v1",
+    }
     long = " ".join(f"Point {number} concerns the harbour and its wall." for number in range(200))
     with LocalService(database_url=database_url, **unreachable) as service, service.client() as memory:
         memory.write("s1", [said(long)])

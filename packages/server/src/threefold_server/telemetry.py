@@ -78,7 +78,7 @@ def configure_logging(level: str) -> None:
     logger.setLevel(level.upper())
     logger.propagate = False
     # MCP's library quotes messages that it cannot read, through its own loggers and through the root logger.
-    pass
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_mcp)
 
 
