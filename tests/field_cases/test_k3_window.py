@@ -60,23 +60,29 @@ def test_a_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:
     assert {len(window) for window in seen} >= {0, 3, 10}
 
 
-def test_a_turn_larger_than_everything_stops_nothing(memory: MemoryClient) -> None:
+def test_the_largest_turn_is_cut_in_the_window_and_whole_in_the_log(database_url: str) -> None:
     """Field case 305: a million characters as the only turn, then a short one."""
-    words = [f"word{number % 300}" for number in range(130_000)]
-    words[65_000] = "needle"
-    huge = f"first {' '.join(words)} last"
-    memory.write("s1", [said(huge, id="huge")])
-    alone = memory.recall("needle", session_id="s1", include=["short_term"])
-    [turn] = alone.window
-    assert (turn.cut, turn.content.startswith("first "), turn.content.endswith(" last")) == (True, True, True)
-    assert alone.tokens.used <= alone.tokens.budget
-    memory.write("s1", [said("and now something short")])
-    later = memory.recall("needle", session_id="s1", include=["short_term"])
-    assert later.window[-1].content == "and now something short"
-    assert later.tokens.used <= later.tokens.budget
-    assert memory.turns("s1").turns[0].content == huge
+    huge = f"first {'word ' * 199_995}last"
+    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "tier_deadline": 30}
+    with LocalService(database_url=database_url, **settings) as service, service.client() as memory:
+        memory.write("s1", [said(huge, id="huge")])
+        alone = memory.recall("", session_id="s1")
+        [turn] = alone.window
+        assert (turn.cut, turn.content[:6], turn.content[-5:]) == (True, "first ", " last")
+        memory.write("s1", [said("and now something short")])
+        later = memory.recall("", session_id="s1")
+        assert later.window[-1].content == "and now something short"
+        assert max(alone.tokens.used, later.tokens.used) <= later.tokens.budget
+        assert memory.turns("s1").turns[0].content == huge
+
+
+def test_a_turn_larger_than_a_model_reads_is_indexed_and_folded(memory: MemoryClient) -> None:
+    """Field case 305: three times of what a summarizer reads in one call."""
+    words = [f"word{number % 300}" for number in range(15_000)]
+    words[7_000] = "needle"
+    memory.write("s1", [said(" ".join(words), id="huge"), said("and now something short")])
     memory.wait("s1")
-    assert memory.recall("needle", session_id="s2", top_k=1).facts[0].id.endswith("huge")
+    assert memory.recall("needle", session_id="s2", top_k=1).facts[0].id == "huge"
     assert memory.digests("s1").digests[0].upto_seq == 1
 
 
