@@ -27,8 +27,9 @@ class Measured:
     """Requests a second."""
     cpu: float | None
     """Milliseconds of the server process per request; None where /proc is not there to tell."""
-    degraded: int
-    """Answers that lack a tier of memory."""
+    requests: int
+    late: int
+    """Answers that lack a tier of memory, or have none: 503."""
 
 
 async def drive(
@@ -41,10 +42,10 @@ async def drive(
     address = urlsplit(process.url)
     connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(clients)]
     latencies: list[float] = []
-    degraded: list[bytes] = []
+    late: list[bytes] = []
     cpu, began = cpu_seconds(process.pid), time.perf_counter()
     loops = (
-        _client(*connection, number, began + seconds, make, latencies, degraded)
+        _client(*connection, number, began + seconds, make, latencies, late)
         for number, connection in enumerate(connections)
     )
     await asyncio.gather(*loops)
@@ -58,7 +59,8 @@ async def drive(
         p50=1e3 * statistics.median(latencies),
         rate=len(latencies) / elapsed,
         cpu=None if spent is None else 1e3 * spent / len(latencies),
-        degraded=len(degraded),
+        requests=len(latencies),
+        late=len(late),
     )
 
 
@@ -69,7 +71,7 @@ async def _client(
     until: float,
     make: Make,
     latencies: list[float],
-    degraded: list[bytes],
+    late: list[bytes],
 ) -> None:
     sent = 0
     while (now := time.perf_counter()) < until:
@@ -78,10 +80,10 @@ async def _client(
         body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
         latencies.append(time.perf_counter() - now)
         sent += 1
-        if not head.startswith(b"HTTP/1.1 20"):
+        if head.startswith(b"HTTP/1.1 503") or b'"degraded":["' in body:
+            late.append(body)
+        elif not head.startswith(b"HTTP/1.1 20"):
             raise RuntimeError(f"{head.splitlines()[0]!r}: {body[:500]!r}")
-        if b'"degraded":["' in body:
-            degraded.append(body)
 
 
 def cpu_seconds(pid: int) -> float | None:

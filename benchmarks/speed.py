@@ -151,6 +151,7 @@ def measure(engine: str, stores: Stores, options: argparse.Namespace) -> tuple[R
         large = stored[options.users]
         findings = [
             *growth(results, options.users, TURNS * options.users + LONG_TURNS * more),
+            lateness(results),
             exactness(large, options.users, build_embedder(options.embedder)),
             *resources(large),
         ]
@@ -228,6 +229,14 @@ def growth(results: Results, users: int, others: int) -> list[Finding]:
         Finding(f"window {beside}", ratio(window._replace(users=users), window), "x", GROWTH_GOAL),
         Finding(f"recall {memories}", ratio(recall._replace(users=users), recall), "x", SCALE_GOAL),
     ]
+
+
+def lateness(results: Results) -> Finding:
+    """Whether the numbers are of whole answers: a tier that misses its deadline is left out."""
+    cells = [cell for cell in results if (cell.operation, cell.server) == ("recall", "serve")]
+    runs = [run for cell in cells for run in results[cell]]
+    share = sum(run.late for run in runs) / sum(run.requests for run in runs)
+    return Finding("recalls that lack a tier", 100 * share, "%", 0)
 
 
 def exactness(store: Store, users: int, embedder: Embedder) -> Finding:

@@ -100,7 +100,7 @@ def test_visibility_bounds_who_recalls(service: LocalService, memory: MemoryClie
 
 
 def test_shared_facts_are_read_by_all_and_marked_with_their_writer(service: LocalService, memory: MemoryClient) -> None:
-    memory.save("The office closes at six.", shared=True)
+    memory.save("The office closes at six.", shared=True, session_id="private-session")
     with service.client(user="bob", agent="sales") as bob:
         assert texts(bob, "when does the office close?") == []
         [shared] = bob.recall("when does the office close?", include=["shared"]).facts
@@ -110,6 +110,7 @@ def test_shared_facts_are_read_by_all_and_marked_with_their_writer(service: Loca
             "ana",
             "support",
         )
+        assert (shared.session_id, shared.sources) == (None, [])
         with pytest.raises(NotFound):
             bob.delete_fact(shared.id)
         assert [item.text for item in bob.list(include=["shared"]).items] == ["The office closes at six."]

@@ -242,3 +242,11 @@ def test_an_episode_id_that_stands_in_two_sessions_has_to_be_told_apart(memory: 
     assert memory.turns("s1").turns[0].content == "first of s1"
     assert memory.turns("s2").turns[0].erased
     assert memory.delete_fact("1").counts["turns"] == 1
+
+
+def test_a_late_writer_brings_back_not_even_the_session(memory: MemoryClient, database_url: str) -> None:
+    memory.write("s-quetzal", [said(SECRET, id="t1")])
+    memory.forget(level="user")
+    assert memory.write("s-quetzal", [said(SECRET, id="t1")]).erased == 1
+    assert memory.sessions().sessions == []
+    assert rows_with(database_url, ["quetzal", "ana"]) == []

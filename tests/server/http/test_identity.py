@@ -213,3 +213,14 @@ def test_reads_create_nothing(memory: MemoryClient, database_url: str) -> None:
 def test_quoting_is_undone_once(http: httpx.Client) -> None:
     answer = http.get("/v1/whoami", headers={"X-Threefold-User": quote("a%2Fb", safe="")})
     assert answer.json()["user"] == "a%2Fb"
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost:8181", "127.0.0.1:1", "[::1]:8181", "LOCALHOST"])
+def test_dev_mode_answers_to_this_machines_names(http: httpx.Client, host: str) -> None:
+    assert http.get("/v1/whoami", headers={"Host": host}).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8181", "", "[", "127.0.0.1.nip.io"])
+def test_dev_mode_answers_to_no_other_name(http: httpx.Client, host: str) -> None:
+    """A web page whose name was pointed at this machine must not read memory."""
+    assert http.get("/v1/whoami", headers={"Host": host}).json()["error"]["code"] == "forbidden"

@@ -318,3 +318,14 @@ def test_a_long_turn_that_waits_for_its_vectors_is_one(database_url: str) -> Non
         while memory.status("s1").reason is None:  # words are indexed, and the first attempt at vectors has failed
             pass
         assert memory.recall("harbour").pending_turns == 1
+
+
+def test_the_end_of_a_run_folds_what_is_over_the_target(database_url: str) -> None:
+    with (
+        LocalService(database_url=database_url, embedder="hash", token_budget=400) as service,
+        service.client() as memory,
+    ):
+        talk = [said(f"On day {number} Ana moved {number} boxes to the new house.") for number in range(18)]
+        assert not memory.write("s1", talk).scheduled
+        assert memory.write("s1", [said("That was all.")], run_end=True).scheduled
+        assert memory.wait("s1").digested_upto > 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from uuid import UUID
 
 import anyio
+import anyio.to_thread
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,6 +26,8 @@ from threefold_server.window import group_turns
 
 EMBED_SHARE = 0.6
 """Of a tier's deadline, for the query's vector: the search by words must still fit in."""
+
+ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more would hold up the event loop
 
 FIRST_PAGE = 200
 """Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
@@ -63,7 +67,13 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
             group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
     if tiers.asked and tiers.failed == tiers.asked:
         raise Unavailable("no tier of memory answered in time; try again")
-    return _respond(service, principal, request, tiers)
+    answer = partial(_respond, service, principal, request, tiers)
+    long = _budget(service, request) > ASSEMBLE_INLINE_TOKENS
+    response = await anyio.to_thread.run_sync(answer) if long else answer()
+    for memory in response.facts:
+        if memory.kind == "fact" and not memory.shared:
+            service.reads[principal.owner, UUID(memory.id)] += 1
+    return response
 
 
 def _asked(request: RecallRequest, *tiers: Tier) -> list[Tier]:
@@ -157,9 +167,6 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
     window = sure_window(tiers.turns, budget, count_tokens, head_and_tail)
     shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
     found = _choose(tiers.found, set(request.exclude_ids), shown, _top_k(service, request))
-    for memory in found:
-        if memory.kind == "fact" and not memory.shared:
-            service.reads[principal.owner, UUID(memory.id)] += 1
     assembled = assemble(tiers.digest, found, tiers.turns, budget, count_tokens, head_and_tail)
     return RecallResponse(
         window=assembled.window,

@@ -27,7 +27,10 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
     """
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    return await service.database.write(principal.owner, job.run, pipelined=True)
+    try:
+        return await service.database.write(principal.owner, job.run, pipelined=True)
+    except _AllErased as late:
+        return late.response
 
 
 async def _count(batch: Sequence[TurnIn]) -> list[int]:
@@ -73,7 +76,7 @@ class _Append:
             self._append(connection, row.last_seq + 1, fresh)
             undigested = row.tokens + sum(tokens for _, tokens in fresh) - row.digested_tokens
             scheduled = self._schedule(connection, undigested)
-        return WriteResponse(
+        response = WriteResponse(
             appended=len(fresh),
             duplicates=duplicates,
             erased=erased,
@@ -81,6 +84,9 @@ class _Append:
             revision=row.revision + (1 if fresh else 0),
             scheduled=scheduled,
         )
+        if erased and response.last_seq == 0:
+            raise _AllErased(response)
+        return response
 
     def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
         return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)
@@ -115,10 +121,20 @@ class _Append:
         sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens)
 
     def _schedule(self, connection: Connection, undigested: int) -> bool:
-        """Make indexing due, and folding too once the undigested turns have passed the trigger."""
+        """Make indexing due, and folding too once the undigested turns have passed the trigger; at a run's end, which
+        is a good moment, once they have passed the target."""
         tasks.schedule(connection, self.scope.owner, self.session, "index", self.now)
         settings = self.service.settings
-        fold = settings.rolling_summary and undigested > settings.trigger
+        enough = settings.target if self.request.run_end else settings.trigger
+        fold = settings.rolling_summary and undigested > enough
         if fold:
             tasks.schedule(connection, self.scope.owner, self.session, "fold", self.now)
         return fold
+
+
+class _AllErased(Exception):
+    """Every turn of a new session was erased before: undone, a late writer brings back not even the session's name."""
+
+    def __init__(self, response: WriteResponse) -> None:
+        super().__init__("all turns were erased")
+        self.response = response

@@ -3,6 +3,7 @@ when: a write that passes the trigger, or a forget that took a digest away."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,9 @@ class Step:
 
 async def fold_session(service: Service, claim: Claim) -> None:
     """Fold the oldest turns until at most the target is left, one version at a time."""
-    read = partial(_next_step, claim=claim, target=service.settings.target)
+    settings = service.settings
+    target = settings.target if settings.rolling_summary else sys.maxsize  # a forget asks for a fold without knowing
+    read = partial(_next_step, claim=claim, target=target)
     while (step := await service.database.read(claim.owner, read)).turns:
         text = await _digest(service.summarizer, step)
         values = {"text": text, "model": service.summarizer.name, "created_at": service.clock()}

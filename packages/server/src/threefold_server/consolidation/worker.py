@@ -196,6 +196,9 @@ class Worker:
                 return await self._service.database.write(claim.owner, outcome, background=True)
             except Unavailable:
                 await anyio.sleep(POLL_SECONDS)
+            except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the other work goes on
+                fields = {"kind": claim.kind, "error": type(error).__name__, "at": _place(error)}
+                return logger.error("task not settled", extra={"fields": fields})
 
     async def _drain(self) -> None:
         with anyio.move_on_after(GRACE_SECONDS, shield=True):

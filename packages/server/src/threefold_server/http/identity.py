@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 from urllib.parse import unquote_to_bytes
@@ -15,12 +16,14 @@ from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
 from threefold_server.access import Principal, Reach
 from threefold_server.http.errors import problem
 from threefold_server.service import Service
-from threefold_server.settings import Settings
+from threefold_server.settings import LOOPBACK, Settings
 from threefold_server.storage import keys
 
 USER_HEADER = "x-threefold-user"
 AGENT_HEADER = "x-threefold-agent"
 LOCAL = "local"
+DEV_HOSTS = LOOPBACK | {"threefold.local"}
+"""Other names may be a web page's that was pointed at this machine; the last is the in-process service's."""
 KEY_CACHE_MICROS = 5_000_000  # a revoked key is refused everywhere within 5 s
 KEY_CACHE_SIZE = 1_024
 
@@ -56,6 +59,8 @@ class DevIdentity:
     settings: Settings
 
     async def identify(self, headers: Headers) -> Principal:
+        if _host_name(headers.get("host", "")) not in DEV_HOSTS:
+            raise Forbidden("mode 'dev' answers only to this machine's own names (localhost, 127.0.0.1)")
         ceiling = min(Reach.agent, Reach[self.settings.max_read_level])
         return Principal(
             user=named(headers, USER_HEADER) or LOCAL,
@@ -112,6 +117,11 @@ def named(headers: Headers, header: str) -> str | None:
         raise InvalidRequest(f"{header}: not percent-encoded UTF-8", {"field": header}) from error
     except ValidationError as error:
         raise InvalidRequest(f"{header}: {problem(error.errors()[0]['msg'])}", {"field": header}) from error
+
+
+def _host_name(host: str) -> str:
+    """`localhost` of `localhost:8181`, `::1` of `[::1]:8181`."""
+    return re.sub(r":\d*$", "", host).strip("[]").lower()
 
 
 def _bearer(headers: Headers) -> str:

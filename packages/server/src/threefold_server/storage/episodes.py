@@ -19,6 +19,10 @@ from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
 IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
 """System prompts are instructions, not talk: restated in every session, they would drown what was said."""
 
+TAIL_TURNS = 500
+"""Turns too new for the index that a recall reads, newest first: about 50 ms. A larger backlog, after an import, is
+indexed at some 2,000 turns a second."""
+
 VISIBLE = (
     select(*(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id)
     .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
@@ -62,9 +66,12 @@ _AT_PLACES = PreparedAmong(VISIBLE, turns.c.session, turns.c.seq)
 # A join, so that the database reads each open session from its watermark on: as a condition on every turn of the
 # owner it read all 20,000 of a session to find the newest one.
 _UNINDEXED = Prepared(
-    VISIBLE.join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session)).where(
+    VISIBLE.join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session))
+    .where(
         tasks.c.kind == "index",
         or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
         turns.c.seq > tasks.c.upto,
     )
+    .order_by(turns.c.event_at.desc(), turns.c.seq.desc())
+    .limit(TAIL_TURNS)
 )

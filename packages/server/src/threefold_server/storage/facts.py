@@ -65,7 +65,7 @@ def touch_owner(connection: Connection, owner: UUID) -> None:
 def to_memories(connection: Connection, rows: Sequence[AnyRow], user: str | None) -> list[Memory]:
     """Facts as the contract shows them, with their sources. `user` is the reader; shared facts name their writer."""
     sources = _sources(connection, rows)
-    return [_to_memory(row, row.writer if row.shared else user, sources.get(row.fact, [])) for row in rows]
+    return [_to_shared(row) if row.shared else _to_memory(row, user, sources.get(row.fact, [])) for row in rows]
 
 
 def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[SourceRange]]:
@@ -73,6 +73,11 @@ def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[
     for fact, session_id, from_seq, upto_seq in _SOURCES.all(connection, [(row.owner, row.fact) for row in rows]):
         found.setdefault(fact, []).append(SourceRange(session_id=session_id, from_seq=from_seq, upto_seq=upto_seq))
     return found
+
+
+def _to_shared(row: AnyRow) -> Memory:
+    """A shared fact names its writer, but not the writer's session or what was said there."""
+    return _to_memory(row, row.writer, []).model_copy(update={"session_id": None})
 
 
 def _to_memory(row: AnyRow, user: str | None, sources: list[SourceRange]) -> Memory:

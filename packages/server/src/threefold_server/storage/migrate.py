@@ -40,6 +40,7 @@ def check_current(connection: Connection) -> None:
 
 def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
+        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a migration takes the time it takes
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         _ensure_vector(connection)
     config = _config()

@@ -144,8 +144,7 @@ def _state(rows: Sequence[AnyRow], now: int) -> tuple[Literal["idle", "pending",
         if row.due_at is not None and row.attempts:
             at = from_micros(row.due_at).isoformat(timespec="seconds")
             return "pending", f"{row.kind}: attempt {row.attempts + 1} of {MAX_ATTEMPTS} follows at {at}"
-    # New turns are pending though their indexing waits a moment for more of them; a fold may be due much later.
-    due = any(row.due_at is not None and (row.due_at <= now or row.kind == "index") for row in rows)
+    due = any(row.due_at is not None and row.due_at <= now for row in rows)
     return "pending" if due else "idle", None
 
 

@@ -1,0 +1,218 @@
+"""Fault trials: services and databases killed, stopped and restarted under load, and then every turn is counted.
+
+Each acknowledged turn must be there once, in its writer's order, and in the end be indexed and folded once. The exit
+status is the number of trials that failed. `make test` holds a small version of each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from fixtures.faults import Serving, Writers, check_consolidated, check_turns, stored_turns
+from fixtures.postgres import Databases, PostgresServer, migrate
+from threefold.calls import Deadlines
+from threefold.policy import Policy
+from threefold.session import MemorySession
+from threefold.spool import DirectorySpool
+
+SESSIONS = ["own 0", "own 1", "shared", "shared"]
+MARKS = ("--token-budget", "200", "--compaction-trigger", "150", "--compaction-target", "50")
+TURNS_BETWEEN_FAULTS = 40
+LEASE_SECONDS = 90  # the work of a killed process is taken over after a minute
+
+console = Console(width=110)
+
+
+@dataclass
+class House:
+    """A directory, a Postgres server, and services on databases of their own."""
+
+    directory: Path
+    server: PostgresServer
+    stack: ExitStack
+    databases: Databases = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.databases = Databases(self.server.admin_url)
+        self.databases.create_role()
+
+    def database(self, engine: str) -> str:
+        """The URL of a new database with the schema."""
+        if engine == "SQLite":
+            url = f"sqlite:///{tempfile.mkdtemp(dir=self.directory)}/threefold.db"
+        else:
+            name = self.databases.create()
+            self.databases.create_extension(name)
+            url = self.databases.url(name)
+        migrate(url)
+        return url
+
+    def serve(self, url: str) -> Serving:
+        """A service that folds after about a dozen turns."""
+        log = Path(tempfile.mkstemp(dir=self.directory, suffix=".log")[1])
+        return self.stack.enter_context(Serving(log, "--database-url", url, *MARKS))
+
+
+def kill_service(house: House, engine: str, faults: int) -> str:
+    """Kill -9 of the service, again and again."""
+    url = house.database(engine)
+    service = house.serve(url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for _ in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            service.kill()
+            service.start()
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    return count(url, service, writers)
+
+
+def stop_service(house: House, engine: str, faults: int) -> str:
+    """SIGTERM under load: what is in flight is answered, and the exit status is 0."""
+    url = house.database(engine)
+    service = house.serve(url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for _ in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            assert service.stop() == 0
+            service.start()
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    assert set(writers.failures) <= {"Unreachable"}, writers.failures
+    return count(url, service, writers)
+
+
+def four_processes(house: House, engine: str, faults: int) -> str:
+    """Four processes on one database, 500 turns each into one session."""
+    url = house.database(engine)
+    services = [house.serve(url) for _ in range(4)]
+    with ExitStack() as stack:
+        writers = [
+            stack.enter_context(Writers(service.client, ["shared"], first_writer=number))
+            for number, service in enumerate(services)
+        ]
+        for each in writers:
+            each.wait_for(500 - each.total)
+    turns = [turn_id for each in writers for turn_id in each.turns["shared"]]
+    assert not any(each.failures for each in writers)
+    with services[0].client() as client:
+        check_turns(client, {"shared": turns})
+        check_consolidated(url, client, ["shared"], timeout=LEASE_SECONDS)
+    return f"{len(turns)} turns"
+
+
+def restart_postgres(house: House, engine: str, faults: int) -> str:
+    """Postgres restarted and killed by turns."""
+    url = house.database(engine)
+    service = house.serve(url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for number in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            house.server.stop() if number % 2 else house.server.kill()
+            house.server.start()
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    assert set(writers.failures) <= {"Unavailable"}, writers.failures
+    return count(url, service, writers)
+
+
+def outage_with_spool(house: House, engine: str, faults: int, seconds: float = 30.0) -> str:
+    """The service down for half a minute under an agent that goes on writing."""
+    url = house.database(engine)
+    service = house.serve(url)
+    spool = DirectorySpool(tempfile.mkdtemp(dir=house.directory))
+    with service.client() as client:
+        agent = MemorySession(client, "spooled", policy=Policy(spool=spool))
+        longest, written = 0.0, 0
+        until = time.monotonic()
+        for down in (False, True, False):
+            if down:
+                service.kill()
+                until = time.monotonic() + seconds
+            elif written:
+                service.start()
+            goal = written + TURNS_BETWEEN_FAULTS
+            while written < goal or time.monotonic() < until:
+                began = time.monotonic()
+                agent.record([{"role": "user", "content": f"The heron lands {written} times.", "id": f"0.{written}"}])
+                longest = max(longest, time.monotonic() - began)
+                written += 1
+        while not agent.flush():
+            time.sleep(0.1)
+        assert [turn.id for turn in stored_turns(client, "spooled")] == [f"0.{number}" for number in range(written)]
+        assert longest < Deadlines().write, f"the agent waited {longest:.1f} s"
+        check_consolidated(url, client, ["spooled"], timeout=LEASE_SECONDS)
+    return f"{written} turns, {agent.stats.spooled} spooled; longest call {longest:.2f} s"
+
+
+def count(url: str, service: Serving, writers: Writers) -> str:
+    """Check everything that is left behind, and say how much it was."""
+    with service.client(timeout=30.0) as client:
+        check_turns(client, writers.turns)
+        check_consolidated(url, client, list(writers.turns), timeout=LEASE_SECONDS)
+    return f"{writers.total} turns, {writers.failures.total()} calls sent again"
+
+
+Trial = Callable[[House, str, int], str]
+TRIALS: list[tuple[Trial, str, int]] = [
+    (kill_service, "SQLite", 1),
+    (kill_service, "Postgres", 1),
+    (stop_service, "SQLite", 4),
+    (stop_service, "Postgres", 4),
+    (four_processes, "Postgres", 1),
+    (restart_postgres, "Postgres", 2),
+    (outage_with_spool, "SQLite", 1),
+]
+"""Trial, engine, and by how much less often than `--faults` its fault comes."""
+
+
+@contextmanager
+def open_house() -> Iterator[House]:
+    """A throw-away directory and server for one trial."""
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="threefold-soak-")))
+        yield House(directory, stack.enter_context(PostgresServer()), stack)
+
+
+def run(trial: Trial, engine: str, faults: int) -> tuple[bool, str]:
+    """One trial; False and the reason if it failed."""
+    try:
+        with open_house() as house:
+            return True, trial(house, engine, faults)
+    except AssertionError as error:
+        return False, str(error).split("\n")[0]
+
+
+def main() -> int:
+    """Run every trial and print a table."""
+    parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
+    parser.add_argument("--faults", type=int, default=20, help="kills of the service per trial (default: 20)")
+    options = parser.parse_args()
+    table = Table("trial", "engine", "faults", "seconds", "outcome", "", box=None)
+    failed = 0
+    for trial, engine, share in TRIALS:
+        faults = max(1, options.faults // share)
+        console.print(f"{trial.__name__.replace('_', ' ')}, {engine} …")
+        began = time.monotonic()
+        passed, outcome = run(trial, engine, faults)
+        failed += not passed
+        took = f"{time.monotonic() - began:.0f}"
+        table.add_row(
+            trial.__name__.replace("_", " "), engine, str(faults), took, outcome, "ok" if passed else "FAILED"
+        )
+    console.print(table)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
