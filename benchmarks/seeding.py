@@ -199,7 +199,8 @@ def _copy(
     if table is owners:
         changed["name"] = literal(name)
     values = [changed.get(column.name, _moved(column, keys)) for column in table.c]
-    chosen = select(*values).select_from(table if source is None else source)
+    order = [value for column, value in zip(table.c, values, strict=True) if column.primary_key]
+    chosen = select(*values).select_from(table if source is None else source).order_by(*order)
     chosen = chosen.where(next(iter(table.primary_key)) == owner_key("user", template))
     connection.execute(insert(table).from_select([column.name for column in table.c], chosen))
 

@@ -67,7 +67,10 @@ def test_an_embedder_that_hangs_delays_no_write_and_no_window(
 
     monkeypatch.setattr(HashEmbedder, "embed", hang)
     monkeypatch.setattr("threefold_server.consolidation.worker.GRACE_SECONDS", 0)
-    with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
+    with (
+        LocalService(database_url=database_url, embedder="hash", tier_deadline=2) as service,
+        service.client(timeout=30.0) as memory,
+    ):
         for number in range(10):
             memory.write(f"s{number}", [said(f"the heron number{number} lands")])
         recalled = memory.recall("number7", session_id="s3")

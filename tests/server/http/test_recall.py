@@ -264,7 +264,7 @@ def test_an_embedder_that_hangs_degrades_and_words_still_find(
         return stuck
 
     monkeypatch.setattr("threefold_server.app.build_embedder", build_stuck)
-    with LocalService(database_url=database_url) as service, service.client() as memory:
+    with LocalService(database_url=database_url, tier_deadline=2) as service, service.client(timeout=30.0) as memory:
         memory.write("s1", [said("the gecko climbs")])
         recalled = memory.recall("gecko", session_id="s2")
         assert recalled.degraded == ["embedder"]

@@ -68,7 +68,8 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     if tiers.asked and tiers.failed == tiers.asked:
         raise Unavailable("no tier of memory answered in time; try again")
     answer = partial(_respond, service, principal, request, tiers)
-    long = _budget(service, request) > ASSEMBLE_INLINE_TOKENS
+    sizes = [_budget(service, request), *(turn.tokens for turn in tiers.turns)]
+    long = max(sizes) > ASSEMBLE_INLINE_TOKENS
     response = await anyio.to_thread.run_sync(answer) if long else answer()
     for memory in response.facts:
         if memory.kind == "fact" and not memory.shared:

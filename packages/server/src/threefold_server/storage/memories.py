@@ -20,6 +20,10 @@ from threefold_server.text import query_terms
 from threefold_server.trust import trust_of
 
 
+TAIL_CHARS = 100_000
+"""A turn longer than this is found once it is indexed: reading its words here took half a recall's deadline."""
+
+
 @dataclass(frozen=True)
 class Search:
     """What to look for, where, and how much of it."""
@@ -84,6 +88,8 @@ class Search:
         rows: list[Row] = []
         for turn in unindexed:
             if self.min_trust is not None and trust_of(turn.role) < self.min_trust:
+                continue
+            if len(turn.content) > TAIL_CHARS:
                 continue
             for passage in turn_passages(turn):
                 described = (passage.part, passage.speaker, turn.event_at, passage.length)
