@@ -17,6 +17,8 @@ from threading import Thread
 
 import httpx
 
+from threefold_server.storage.migrate import upgrade
+
 THREEFOLD = str(Path(sys.executable).with_name("threefold"))
 
 
@@ -36,7 +38,7 @@ def running_service(database_url: str | None, *options: str) -> Generator[str]:
     with tempfile.TemporaryDirectory(prefix="threefold-bench-") as directory:
         store = ["--data", directory] if database_url is None else ["--database-url", database_url]
         if database_url is not None:
-            subprocess.run([THREEFOLD, "migrate", *store], check=True, stdout=subprocess.DEVNULL)
+            upgrade(database_url)
         with started(THREEFOLD, "serve", "--port", "0", *store, *options) as process:
             yield process.url
 

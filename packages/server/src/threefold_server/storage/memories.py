@@ -19,7 +19,6 @@ from threefold_server.storage import episodes, facts, search
 from threefold_server.text import query_terms
 from threefold_server.trust import trust_of
 
-
 TAIL_CHARS = 100_000
 """A turn longer than this is found once it is indexed: reading its words here took half a recall's deadline."""
 
