@@ -73,7 +73,7 @@ SERVERS = {
 AGAINST_FLOOR = {"write": ("write", "apart"), "write + index": ("write", "serve"), "recall": ("recall", "serve")}
 """Title, operation, and the server that is compared with the floor."""
 
-console = Console(width=110)
+console = Console(width=120)
 
 
 class Cell(NamedTuple):
@@ -135,8 +135,9 @@ def main() -> None:
     for engine, measured in results.items():
         console.print(comparison(engine, measured, options.users))
     console.print(goals(findings))
-    console.print(f"{machine()}, {datetime.now(UTC).date()}; embedder {options.embedder}; median of {options.rounds}")
-    console.print(f"rounds of {options.seconds} s a load; {time.perf_counter() - began:.0f} s in all")
+    console.print(f"{machine()}, {datetime.now(UTC).date()}; embedder {options.embedder}")
+    console.print(f"median of {options.rounds} rounds of {options.seconds} s a load (recall: twice)")
+    console.print(f"{time.perf_counter() - began:.0f} s in all")
     if options.json:
         _keep(options, results, findings)
 

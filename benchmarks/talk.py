@@ -61,6 +61,6 @@ def identity(user: str) -> dict[str, str]:
 
 def _request(path: str, user: str, body: dict[str, Any]) -> bytes:
     content = json.dumps(body).encode()
-    headers = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": len(content), **identity(user)}
-    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    headers = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(content))}
+    lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in (headers | identity(user)).items())]
     return "\r\n".join([*lines, "", ""]).encode() + content

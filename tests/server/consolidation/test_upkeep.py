@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import pytest
@@ -13,7 +14,7 @@ from fixtures.consolidation import SECOND, World
 from threefold.contract import TurnIn
 from threefold.errors import Unavailable
 from threefold_server.consolidation.fold import fold_session
-from threefold_server.consolidation.upkeep import every, flush_reads, retire_turns, sweep
+from threefold_server.consolidation.upkeep import AT_ONCE, every, flush_reads, retire_turns, sweep
 from threefold_server.models.ports import ModelError, ModelRefused
 from threefold_server.service import Service
 from threefold_server.storage.tables import digests, erased_turns, facts, passages, turns
@@ -132,6 +133,13 @@ async def test_counts_of_a_forgotten_fact_are_dropped(world: World) -> None:
     world.service.reads[row.owner, row.fact] += 1
     await flush_reads(world.service)
     assert world.rows(facts) == []
+
+
+async def test_many_counts_go_in_pieces(world: World) -> None:
+    """All in one statement, 20,000 were refused by Postgres, kept for another try, and never written down."""
+    world.service.reads.update({(uuid4(), uuid4()): 1 for _ in range(2 * AT_ONCE + 1)})
+    assert [await flush_reads(world.service) for _ in range(3)] == [True, True, False]
+    assert not world.service.reads
 
 
 async def test_counts_survive_an_outage(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
