@@ -19,7 +19,7 @@ from threefold.contract import Memory, TurnIn
 from threefold.errors import NotFound, Unavailable
 from threefold_server.local import LocalService
 from threefold_server.storage.database import Database
-from threefold_server.storage.tables import digests, fact_sources, facts, receipts, sessions
+from threefold_server.storage.tables import digests, fact_sources, facts, metadata, receipts, sessions
 
 pytestmark = pytest.mark.anyio
 
@@ -149,6 +149,24 @@ def test_the_record_of_a_forget_holds_no_content(memory: MemoryClient, database_
     assert json.loads(row.counts) == receipt.counts
     assert "secret" not in repr(row)
     assert SECRET not in repr(row)
+
+
+def test_a_forgotten_user_is_named_nowhere_and_may_come_back(service: LocalService, database_url: str) -> None:
+    """Field case 201: not even in the row that keeps late writers and running work away."""
+    with service.client(user="Quetzalina", agent="support") as client:
+        client.write("s1", [said("hello", id="t1")])
+        client.save("likes tea")
+        client.wait("s1")
+        client.forget(level="user")
+        with closing(Database(database_url)) as database:
+            tables = [
+                database.read_sync("system", lambda c, table=table: c.execute(select(table)).all())
+                for table in metadata.sorted_tables
+            ]
+        assert "quetzalina" not in repr(tables).lower()
+        assert client.write("s1", [said("hello again", id="t2")]).last_seq == 1
+        assert client.wait("s1").indexed_upto == 1
+        assert [item.text for item in client.list().items] == ["hello again"]
 
 
 def test_a_forget_after_a_restart_leaves_no_byte(tmp_path: Path) -> None:
