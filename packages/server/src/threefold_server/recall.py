@@ -184,21 +184,23 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
 
 def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
     """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
-    chosen: list[RecalledMemory] = []
-    said: set[str] = set()
-    for memory in found:
-        words = " ".join(memory.text.casefold().split())
-        if (
-            memory.id in excluded
-            or words in said
-            or (memory.kind == "episode" and not shown.isdisjoint(_places(memory)))
-        ):
-            continue
-        said.add(words)
-        chosen.append(memory)
-    cited = {place for memory in chosen[:limit] if memory.kind == "fact" for place in _places(memory)}
-    fresh = [memory for memory in chosen if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
+    known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
+    facts = {_words(memory): memory for memory in reversed(known) if memory.kind == "fact"}
+    chosen: dict[str, RecalledMemory] = {}
+    for memory in known:  # a fact stands in for the episode that says the same
+        chosen.setdefault(words := _words(memory), facts.get(words, memory))
+    best = list(chosen.values())
+    cited = {place for memory in best[:limit] if memory.kind == "fact" for place in _places(memory)}
+    fresh = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
     return sorted(fresh[:limit], key=lambda memory: memory.kind != "fact")
+
+
+def _is_shown(memory: RecalledMemory, shown: set[Place]) -> bool:
+    return memory.kind == "episode" and not shown.isdisjoint(_places(memory))
+
+
+def _words(memory: RecalledMemory) -> str:
+    return " ".join(memory.text.casefold().split())
 
 
 def _places(memory: RecalledMemory) -> list[Place]:

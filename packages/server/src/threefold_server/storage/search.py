@@ -35,7 +35,7 @@ from threefold_server.access import SHARED_POOL, ScopeFilter
 from threefold_server.ranking import Corpus, Row
 from threefold_server.storage.prepared import Prepared, among, texts
 from threefold_server.storage.scope import PASSAGES, visible, visible_to
-from threefold_server.storage.tables import passages, postings, tasks, turns
+from threefold_server.storage.tables import passages, postings
 from threefold_server.storage.types import PgVector
 
 NEAREST = 200
@@ -100,21 +100,6 @@ def _nearest_of(rows: Sequence[Any], query: Vector) -> list[Row]:
     cosines: Vector = np.frombuffer(b"".join([row[0] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
     nearest = np.argsort(-cosines, kind="stable")[:NEAREST]
     return [Row(UUID(bytes=rows[i][1]), *rows[i][2:], cosine=float(cosines[i])) for i in nearest]
-
-
-def unindexed() -> ColumnElement[bool]:
-    """The condition on `turns` for those of the owner (a parameter) that no posting knows yet."""
-    upto = (
-        select(tasks.c.upto)
-        .where(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session, tasks.c.kind == "index")
-        .scalar_subquery()
-    )
-    open_sessions = select(tasks.c.subject).where(
-        tasks.c.owner == bindparam("owner"),
-        tasks.c.kind == "index",
-        or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
-    )
-    return and_(turns.c.session.in_(open_sessions), turns.c.seq > upto)
 
 
 _PLACE = (
