@@ -1,0 +1,1 @@
+"""Threefold as the native memory of Pydantic AI."""
