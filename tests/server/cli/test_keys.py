@@ -57,6 +57,18 @@ def test_an_agent_may_act_on_its_own(store: Run) -> None:
     assert "(self)" in store("keys", "list").out
 
 
+def test_an_administrators_key_needs_no_user(store: Run, database_url: str) -> None:
+    made = KeyView.model_validate(store("keys", "create", "--admin", "--json").json)
+    assert (made.admin, made.user_grant, made.agent) == (True, "self", "admin")
+    named = KeyView.model_validate(store("keys", "create", "--admin", "--user", "u", "--agent", "a", "--json").json)
+    assert (named.admin, named.user, named.agent) == (True, "u", "a")
+    with (
+        LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
+        service.client(api_key=made.token) as memory,
+    ):
+        assert memory.whoami().admin
+
+
 @pytest.mark.parametrize(
     "grants",
     [

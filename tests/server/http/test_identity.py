@@ -162,6 +162,12 @@ def test_expired_and_revoked_keys_are_refused(guarded: LocalService, database_ur
             memory.whoami()
 
 
+def test_only_an_administrators_key_administers(guarded: LocalService, database_url: str) -> None:
+    for admin in (True, False):
+        with guarded.client(api_key=make_key(database_url, admin=admin)) as memory:
+            assert memory.whoami().admin is admin
+
+
 def test_sharing_needs_the_right(guarded: LocalService, database_url: str) -> None:
     with guarded.client(api_key=make_key(database_url)) as memory, pytest.raises(Forbidden, match="share"):
         memory.save("x", shared=True)

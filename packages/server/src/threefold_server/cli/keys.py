@@ -25,6 +25,9 @@ from threefold_server.storage.types import from_micros
 
 app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys. Works on the store itself.")
 
+ADMIN = "admin"
+"""The agent of an administrator's key that names none."""
+
 MICROS_PER_DAY = 86_400 * 1_000_000
 
 
@@ -39,6 +42,7 @@ class KeyView(BaseModel):
     agent: str
     level: str
     may_share: bool
+    admin: bool
     created_at: AwareDatetime
     expires_at: AwareDatetime | None
     revoked_at: AwareDatetime | None
@@ -67,6 +71,7 @@ Days = Annotated[float | None, typer.Option("--expires-in-days", metavar="DAYS",
     app,
     "threefold keys create --user u-1 --agent support",
     "threefold keys create --named-users --agent-prefix crew/ --label backend --expires-in-days 90",
+    "threefold keys create --admin --label operator --expires-in-days 30",
 )
 def create(
     settings: Settings,
@@ -77,11 +82,15 @@ def create(
     agent_prefix: AgentPrefix = None,
     level: Highest = None,
     may_share: Annotated[bool, typer.Option("--may-share", help="May write for every user of the store.")] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="May administer the store.")] = False,
     expires_in_days: Days = None,
     label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     json: Json = False,
 ) -> None:
     """Make a key. Its token is shown this once; the store keeps a hash of it."""
+    if admin:  # an administrator acts on its own, unless the key says otherwise
+        alone = alone or (user is None and not named_users)
+        agent = ADMIN if agent is None and agent_prefix is None else agent
     user_grant, user_value = _user(user, named_users, alone)
     agent_grant, agent_value = _agent(agent, agent_prefix)
     now = now_micros()
@@ -94,6 +103,7 @@ def create(
         agent_value=agent_value,
         ceiling=_ceiling(level, Reach[settings.max_read_level]),
         may_share=may_share,
+        admin=admin,
         created_at=now,
         expires_at=None if expires_in_days is None else now + int(expires_in_days * MICROS_PER_DAY),
     )
@@ -168,6 +178,7 @@ def _view(key: Key, now: int) -> KeyView:
         agent=key.agent_value,
         level=key.ceiling.name,
         may_share=key.may_share,
+        admin=key.admin,
         created_at=from_micros(key.created_at),
         expires_at=None if key.expires_at is None else from_micros(key.expires_at),
         revoked_at=None if key.revoked_at is None else from_micros(key.revoked_at),
@@ -177,7 +188,7 @@ def _view(key: Key, now: int) -> KeyView:
 
 def _table(views: list[KeyView]) -> Table:
     return table(
-        *("key", "user", "agent", "level", "shares", "expires", "state", "label"),
+        *("key", "user", "agent", "level", "shares", "admin", "expires", "state", "label"),
         rows=[
             (
                 view.key_id,
@@ -185,6 +196,7 @@ def _table(views: list[KeyView]) -> Table:
                 view.agent + ("…" if view.agent_grant == "prefix" else ""),
                 view.level,
                 "yes" if view.may_share else "no",
+                "yes" if view.admin else "no",
                 when(view.expires_at) or "never",
                 "live" if view.alive else "revoked" if view.revoked_at else "expired",
                 view.label,

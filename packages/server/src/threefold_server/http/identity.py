@@ -87,6 +87,7 @@ class KeyIdentity:
             ceiling=min(key.ceiling, Reach[settings.max_read_level]),
             may_share=key.may_share,
             reads_shared=settings.reads_shared,
+            admin=key.admin,
         )
 
     async def _key(self, token: str) -> keys.Key:

@@ -31,6 +31,7 @@ class Key:
     ceiling: Reach
     may_share: bool
     created_at: int
+    admin: bool = False
     expires_at: int | None = None
     revoked_at: int | None = None
 
@@ -91,6 +92,7 @@ def _to_key(row: AnyRow) -> Key:
         ceiling=Reach(row.ceiling),
         may_share=row.may_share,
         created_at=row.created_at,
+        admin=row.admin,
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
     )

@@ -248,9 +248,14 @@ api_keys = Table(
     Column("agent_value", Text, nullable=False),
     Column("ceiling", SmallInteger, nullable=False),
     Column("may_share", Boolean, nullable=False),
+    Column("admin", Boolean, nullable=False, server_default=text("false")),
+    Column("policy", Text, nullable=False, server_default=text("'{}'")),
     Column("created_at", BigInteger, nullable=False),
     Column("expires_at", BigInteger),
     Column("revoked_at", BigInteger),
+    Column("last_used_at", BigInteger),
+    Column("old_secret_hash", LargeBinary),  # also accepted until `old_secret_until`
+    Column("old_secret_until", BigInteger),
 )
 
 store = Table(
