@@ -9,6 +9,7 @@ from typing import Literal
 from uuid import UUID
 
 from threefold.contract import Level
+from threefold.contract.common import DataScope
 from threefold.errors import Forbidden, InvalidRequest
 
 OwnerKind = Literal["user", "self"]
@@ -60,6 +61,19 @@ class ScopeFilter:
     agent: str
     session: UUID | None
     reach: Reach
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who holds items or threads of a framework, and whether they are the agent's, for all of its users.
+
+    The agent's rows belong to its self owner, beside its own memory: `for_all` tells them apart in every key and
+    every condition, so that nobody reads that memory through them.
+    """
+
+    owner: UUID
+    agent: str
+    for_all: bool
 
 
 SHARED_POOL = UUID(int=0)
@@ -123,6 +137,13 @@ def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
     if level == "store":
         raise Forbidden("level 'store' cannot be forgotten through an agent", {"level": level})
     return _scope(principal, None, resolve_reach(principal, level))
+
+
+def data_holder(principal: Principal, scope: DataScope) -> Holder:
+    """The holder that a request names: its own user with its agent, or its agent."""
+    if scope == "agent":
+        return Holder(owner_key("self", principal.agent), principal.agent, for_all=True)
+    return Holder(principal.owner, principal.agent, for_all=False)
 
 
 def check_may_share(principal: Principal) -> None:

@@ -21,6 +21,8 @@ MAX_PAGE = 1_000
 
 Level = Literal["session", "agent", "user", "store"]
 Visibility = Literal["session", "agent", "user"]
+DataScope = Literal["user", "agent"]
+"""Who owns a framework's items and threads: the caller's user with its agent, or the agent, for all of its users."""
 Role = Literal["user", "assistant", "tool", "system"]
 TurnKind = Literal["message", "tool_call", "tool_result"]
 Origin = Literal["user", "assistant", "tool", "import"]

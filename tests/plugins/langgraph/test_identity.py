@@ -1,0 +1,114 @@
+"""Whose memory a run uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.runtime import Runtime, ServerInfo
+
+from threefold import AsyncMemoryClient, Forbidden, InvalidRequest, MemoryClient
+from threefold_langgraph import ThreefoldConnection
+from threefold_langgraph.identity import current_config, find_user, thread_of
+
+URL = "http://127.0.0.1:1"
+
+
+@dataclass
+class Verified:
+    """A user as LangGraph Server hands it over."""
+
+    identity: str
+    is_authenticated: bool = True
+    display_name: str = ""
+    permissions: tuple[str, ...] = ()
+
+
+@dataclass
+class Context:
+    """A run's context."""
+
+    user_id: object = None
+
+
+def config(context: Any = None, verified: str | None = None, **configurable: Any) -> RunnableConfig:
+    """A run's config, with its runtime where LangGraph puts it."""
+    user: Any = None if verified is None else Verified(verified)
+    runtime = Runtime(context=context, server_info=ServerInfo("assistant", "graph", user))
+    return {"configurable": {"__pregel_runtime": runtime, "thread_id": "t", **configurable}}
+
+
+def connection(**options: Any) -> ThreefoldConnection:
+    """A connection that reaches nothing."""
+    client = options.pop("client_user", None)
+    return ThreefoldConnection(MemoryClient(URL, user=client), AsyncMemoryClient(URL, user=client), **options)
+
+
+def test_the_sources_of_a_user_in_their_order() -> None:
+    full = config(Context("of context"), langgraph_user_id="of langmem", user_id="plain")
+    assert find_user(full, "explicit", "of client") == "explicit"
+    assert find_user(full, lambda run: run["configurable"]["user_id"] + "!", None) == "plain!"  # pyright: ignore[reportTypedDictNotRequiredAccess]
+    assert find_user(config(verified="ana"), None, "of client") == "ana"
+    assert find_user(full, None, "of client") == "of langmem"
+    assert find_user(config(Context("of context"), user_id="plain"), None, "of client") == "of context"
+    assert find_user(config(Context(), user_id="plain"), None, "of client") == "plain"
+    assert find_user(config(), None, "of client") == "of client"
+    assert find_user({}, lambda _: None, None) is None
+
+
+@pytest.mark.parametrize("context", [{"user_id": "ana"}, Context("ana"), Context(UUID(int=7)), Context(7)])
+def test_a_context_of_any_form(context: object) -> None:
+    assert find_user(config(context), None, None) in {"ana", str(UUID(int=7)), "7"}
+
+
+@pytest.mark.parametrize(
+    "named",
+    [{"langgraph_user_id": "ben"}, {"user_id": "ben"}, {"context": Context("ben")}, {"user_id": "Ana"}],
+)
+def test_nobody_but_the_verified_user(named: dict[str, Any]) -> None:
+    with pytest.raises(Forbidden, match="verified"):
+        find_user(config(verified="ana", **named), None, None)
+    by_config = config(langgraph_auth_user={"identity": "ana"}, **named)
+    with pytest.raises(Forbidden):
+        find_user(by_config, None, None)
+    with pytest.raises(Forbidden):
+        find_user(config(langgraph_auth_user_id="ana", **named), None, None)
+
+
+def test_the_verified_user_may_be_named_again() -> None:
+    assert find_user(config(verified="ana", user_id="ana"), None, None) == "ana"
+
+
+@pytest.mark.parametrize("wrong", [True, 1.5, ["ana"], b"ana"])
+def test_what_is_no_name_is_refused(wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match="named by a string"):
+        find_user(config(user_id=wrong), None, None)
+
+
+def test_without_a_user_only_the_agents_own_data() -> None:
+    with pytest.raises(InvalidRequest, match="no user"):
+        connection().acting(config())
+    with pytest.raises(InvalidRequest, match="no user"):
+        connection().acting_async(config())
+    assert connection().acting(config(), "agent").user is None
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "*"])
+def test_a_name_is_held_to_the_rule_of_ids(blank: str) -> None:
+    with pytest.raises(InvalidRequest, match="user"):
+        connection().acting(config(user_id=blank))
+
+
+def test_a_connection_acts_for_the_run() -> None:
+    shared = connection(agent=lambda run: thread_of(run), client_user="fallback")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    client = shared.acting(config(user_id="ana"))
+    assert (client.user, client.agent) == ("ana", "t")
+    assert shared.acting({}).user == "fallback"
+    assert shared.acting_async(config(user_id="ana")).user == "ana"
+
+
+def test_outside_of_a_run_there_is_no_config() -> None:
+    assert current_config() == {}
