@@ -5,26 +5,24 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from threefold_server.access import SHARED_POOL
-from threefold_server.storage.tables import SHARED_READS, TENANT_TABLES
 
 _OWNER = "owner = NULLIF(current_setting('threefold.owner', true), '')::uuid"
 _SYSTEM = "current_setting('threefold.system', true) = 'on'"
 
 
-def policy_statements() -> list[str]:
-    """DDL that binds every tenant table, also for its owner. With no scope set, no row is visible."""
-    statements: list[str] = []
-    for table in TENANT_TABLES:
-        statements += [
-            f"ALTER TABLE {table.name} ENABLE ROW LEVEL SECURITY",
-            f"ALTER TABLE {table.name} FORCE ROW LEVEL SECURITY",
-            f"CREATE POLICY own_rows ON {table.name} USING ({_OWNER}) WITH CHECK ({_OWNER})",
-            f"CREATE POLICY system_work ON {table.name} USING ({_SYSTEM}) WITH CHECK ({_SYSTEM})",
-        ]
-    for table, shared in SHARED_READS.items():
-        condition = shared.format(shared=SHARED_POOL)
-        statements.append(f"CREATE POLICY shared_reads ON {table.name} FOR SELECT USING ({condition})")
-    return statements
+def tenant_policies(table: str) -> list[str]:
+    """DDL that binds one tenant table, also for its owner. With no scope set, no row is visible."""
+    return [
+        f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
+        f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
+        f"CREATE POLICY own_rows ON {table} USING ({_OWNER}) WITH CHECK ({_OWNER})",
+        f"CREATE POLICY system_work ON {table} USING ({_SYSTEM}) WITH CHECK ({_SYSTEM})",
+    ]
+
+
+def shared_reads(table: str, condition: str) -> str:
+    """DDL that lets everybody read the shared rows of a tenant table."""
+    return f"CREATE POLICY shared_reads ON {table} FOR SELECT USING ({condition.format(shared=SHARED_POOL)})"
 
 
 def unbound_role(connection: Connection) -> str | None:

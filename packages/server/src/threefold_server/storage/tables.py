@@ -279,6 +279,3 @@ TENANT_TABLES = (
     receipts,
 )
 """Under row-level security on Postgres: a row is visible only to its owner's transactions."""
-
-SHARED_READS = {facts: "shared", passages: "pool = '{shared}'", postings: "pool = '{shared}'"}
-"""Tables whose shared rows everyone may read, and how to tell them."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from threefold_server.storage.row_security import policy_statements
+from threefold_server.storage.row_security import shared_reads, tenant_policies
 from threefold_server.storage.types import Key, Vector
 
 revision = "0001"
 down_revision = None
+
+TENANTS = "owners sessions turns digests facts fact_sources passages postings tasks erased_turns receipts".split()
+SHARED = {"facts": "shared", "passages": "pool = '{shared}'", "postings": "pool = '{shared}'"}
 
 
 def upgrade() -> None:
@@ -267,5 +270,8 @@ def upgrade() -> None:
     )
     op.create_index("turns_by_time", "turns", ["owner", "event_at", "session", "seq"], unique=False)
     if op.get_bind().dialect.name == "postgresql":
-        for statement in policy_statements():
-            op.execute(statement)
+        for table in TENANTS:
+            for statement in tenant_policies(table):
+                op.execute(statement)
+        for table, condition in SHARED.items():
+            op.execute(shared_reads(table, condition))
