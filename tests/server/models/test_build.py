@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from threefold_server.models import build_embedder, build_summarizer
+from threefold_server.models import build_chat, build_embedder, build_summarizer
 from threefold_server.models.packaged import InstallationError
 
 
@@ -36,21 +36,16 @@ def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
     asyncio.run(embedder.aclose())
 
 
-@pytest.mark.parametrize(
-    ("spec", "name"), [("extractive", "extractive-v1"), ("openai:gpt-5-mini", "openai-gpt-5-mini-digest_v1")]
-)
-def test_a_spec_names_a_summarizer(spec: str, name: str) -> None:
-    summarizer = build_summarizer(spec, api_key="key")
-    assert summarizer.name == name
-    asyncio.run(summarizer.aclose())
+def test_one_setting_turns_the_model_on() -> None:
+    assert build_summarizer(build_chat(None)).name == "extractive-v1"
+    chat = build_chat("gpt-5-mini", api_key="key")
+    assert build_summarizer(chat).name == "openai-gpt-5-mini-digest_v1"
 
 
 @pytest.mark.parametrize("spec", ["", "openai", "openai:", "MiniLM", "ollama:x"])
 def test_an_unknown_spec_is_refused_with_the_choices(spec: str) -> None:
     with pytest.raises(ValueError, match="minilm, hash, openai:<model>"):
         build_embedder(spec)
-    with pytest.raises(ValueError, match="extractive, openai:<model>"):
-        build_summarizer(spec)
 
 
 def test_a_wrong_model_file_never_falls_back(tmp_path: Path) -> None:
@@ -61,7 +56,7 @@ def test_a_wrong_model_file_never_falls_back(tmp_path: Path) -> None:
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(InstallationError, match=r"threefold-server\[openai\]"):
-        build_summarizer("openai:gpt-5-mini", api_key="key")
+        build_chat("gpt-5-mini", api_key="key")
 
 
 def test_importing_the_models_loads_no_heavy_library() -> None:

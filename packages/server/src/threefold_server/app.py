@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 import anyio
 from fastapi import FastAPI
@@ -14,14 +15,17 @@ from threefold_server.consolidation.worker import run_workers
 from threefold_server.http import errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
-from threefold_server.models import build_embedder, build_summarizer
-from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.models import build_chat, build_embedder, build_summarizer
+from threefold_server.models.ports import Embedder
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.storage import migrate, system
 from threefold_server.storage.database import Connection, Database
 from threefold_server.storage.row_security import unbound_role
 from threefold_server.telemetry import Metrics, configure_logging, configure_tracing
+
+if TYPE_CHECKING:
+    from threefold_server.models.chat import ChatModel
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -77,29 +81,32 @@ async def open_service(
         database = Database(settings.url)
         stack.push_async_callback(database.aclose)
         await database.read("system", _check_database)
-        embedder, summarizer = _build_models(settings)
+        embedder = _build_embedder(settings)
         stack.push_async_callback(embedder.aclose)
-        stack.push_async_callback(summarizer.aclose)
-        service = Service(settings, database, embedder, summarizer, metrics or Metrics())
+        chat = _build_chat(settings)
+        if chat is not None:
+            stack.push_async_callback(chat.aclose)
+        service = Service(settings, database, embedder, build_summarizer(chat), metrics or Metrics())
         if claim:
             await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service
 
 
-def _build_models(settings: Settings) -> tuple[Embedder, Summarizer]:
-    key = settings.model_api_key.get_secret_value() if settings.model_api_key else ""
-    embedder = build_embedder(
+def _build_embedder(settings: Settings) -> Embedder:
+    return build_embedder(
         settings.embedder,
         model_path=settings.minilm_model,
         dimensions=settings.embedder_dimensions,
-        api_key=key,
+        api_key=settings.model_key,
         base_url=settings.model_base_url,
         timeout=settings.model_timeout,
     )
-    summarizer = build_summarizer(
-        settings.summarizer, api_key=key, base_url=settings.model_base_url, timeout=settings.model_timeout
+
+
+def _build_chat(settings: Settings) -> ChatModel | None:
+    return build_chat(
+        settings.model, api_key=settings.model_key, base_url=settings.model_base_url, timeout=settings.model_timeout
     )
-    return embedder, summarizer
 
 
 def _check_database(connection: Connection) -> None:

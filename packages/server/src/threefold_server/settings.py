@@ -48,7 +48,7 @@ class Settings(BaseSettings):
     embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
     embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")
     minilm_model: Path | None = Field(default=None, description="The MiniLM model file; the packaged one otherwise.")
-    summarizer: str = Field(default="extractive", description="extractive, or openai:<model>.")
+    model: str | None = Field(default=None, min_length=1, description="Writes digests; unset: no model is asked.")
     model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
     model_api_key: SecretStr | None = None
     model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
@@ -87,6 +87,10 @@ class Settings(BaseSettings):
     @property
     def target(self) -> int:
         return self.compaction_target or self.token_budget // 2
+
+    @property
+    def model_key(self) -> str:
+        return self.model_api_key.get_secret_value() if self.model_api_key else ""
 
     @property
     def serves_mcp(self) -> bool:

@@ -54,7 +54,7 @@ WHERE = "Where do the machines stand?"
 SETTINGS: dict[str, Any] = {
     "mode": "dev",
     "embedder": "minilm",
-    "summarizer": "extractive",
+    "model": None,
     "token_budget": 500,
     "compaction_trigger": 200,  # small, so that sixteen turns pass it
     "compaction_target": 100,

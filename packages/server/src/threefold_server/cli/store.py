@@ -23,7 +23,7 @@ from threefold_server.storage import migrate
 from threefold_server.storage.database import Database, sqlite_url
 
 STORE = ("data", "database_url")
-MODELS = (*STORE, "embedder", "embedder_dimensions", "minilm_model", "summarizer", "model_base_url", "model_timeout")
+MODELS = (*STORE, "embedder", "embedder_dimensions", "minilm_model", "model", "model_base_url", "model_timeout")
 ALL = tuple(name for name in Settings.model_fields if name != "model_api_key")  # everybody sees arguments
 
 KNOWN_URLS = ("postgresql://", "postgresql+psycopg://", "sqlite:///")

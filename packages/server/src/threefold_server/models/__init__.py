@@ -1,10 +1,14 @@
-"""Models behind ports: which embedder and which summarizer a setting names. Heavy libraries load on first use only."""
+"""Models behind ports: which ones the settings name. Heavy libraries load on first use only."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from threefold_server.models.ports import Embedder, Summarizer
+
+if TYPE_CHECKING:
+    from threefold_server.models.chat import ChatModel
 
 _OPENAI = "openai:"
 _OPENAI_DIMENSIONS = {
@@ -34,36 +38,33 @@ def build_embedder(
         return HashEmbedder()
     from threefold_server.models.openai import BASE_URL, OpenAIEmbedder
 
-    model = _openai_model(spec, "embedder", "minilm, hash")
+    model = spec.removeprefix(_OPENAI)
+    if not model or model == spec:
+        raise ValueError(f"unknown embedder {spec!r}: choose one of minilm, hash, openai:<model>")
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
         raise ValueError(f"the embedder {spec!r} needs the number of its dimensions")
     return OpenAIEmbedder(model, size, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout)
 
 
-def build_summarizer(
-    spec: str,
-    *,
-    max_tokens: int = 1_200,
-    api_key: str = "",
-    base_url: str | None = None,
-    timeout: float = 30.0,
-) -> Summarizer:
-    """Return the summarizer `extractive` or `openai:<model>`, whose digests are at most `max_tokens` long."""
-    if spec == "extractive":
+def build_chat(
+    model: str | None, *, api_key: str = "", base_url: str | None = None, timeout: float = 30.0
+) -> ChatModel | None:
+    """Return the chat model behind the endpoint; None where none is set."""
+    if model is None:
+        return None
+    from threefold_server.models.chat import ChatModel
+    from threefold_server.models.openai import BASE_URL
+
+    return ChatModel(model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout)
+
+
+def build_summarizer(chat: ChatModel | None) -> Summarizer:
+    """Return the summarizer that asks the chat model, or else the built-in one."""
+    if chat is None:
         from threefold_server.models.extractive import ExtractiveSummarizer
 
-        return ExtractiveSummarizer(max_tokens)
-    from threefold_server.models.openai import BASE_URL, OpenAISummarizer
+        return ExtractiveSummarizer()
+    from threefold_server.models.narrative import ModelSummarizer
 
-    model = _openai_model(spec, "summarizer", "extractive")
-    return OpenAISummarizer(
-        model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout, max_tokens=max_tokens
-    )
-
-
-def _openai_model(spec: str, kind: str, others: str) -> str:
-    model = spec.removeprefix(_OPENAI)
-    if not model or model == spec:
-        raise ValueError(f"unknown {kind} {spec!r}: choose one of {others}, openai:<model>")
-    return model
+    return ModelSummarizer(chat)

@@ -68,9 +68,6 @@ class ExtractiveSummarizer:
         """Return the next digest: lines of `prior` and of `turns` in order of turn, none twice."""
         return await to_thread.run_sync(self._fold, prior or "", turns)
 
-    async def aclose(self) -> None:
-        """Hold nothing that needs closing."""
-
     def _fold(self, prior: str, turns: Sequence[DigestTurn]) -> str:
         unique: dict[tuple[str, str], _Line] = {}
         for line in [*_parse(prior), *(line for turn in turns for line in _select(turn))]:

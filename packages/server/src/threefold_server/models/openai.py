@@ -1,26 +1,23 @@
-"""Embedder and summarizer behind any OpenAI-compatible HTTP endpoint; needs `threefold-server[openai]`."""
+"""Models behind any OpenAI-compatible HTTP endpoint: the connection, its errors, the embedder; needs [openai]."""
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from importlib.resources import files
 from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
-from anyio import fail_after, to_thread
+from anyio import fail_after
 from numpy.typing import NDArray
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from threefold.contract.common import clean_text
 from threefold_server.models.packaged import InstallationError
-from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused, Vectors
-from threefold_server.models.tokens import head_and_tail
+from threefold_server.models.ports import ModelError, ModelRefused, Vectors
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -28,10 +25,6 @@ if TYPE_CHECKING:
 BASE_URL = "https://api.openai.com/v1"
 TIMEOUT = 30.0
 TEXTS_PER_REQUEST = 128
-DIGEST_TOKENS = 1_200
-TURN_TOKENS = 4_000
-"""More of one turn than this would fill a small model's context; its head and tail are sent."""
-PROMPT = "digest_v1"
 MESSAGE_CHARS = 300
 _RETRIED_4XX = frozenset({408, 409, 425, 429})
 
@@ -45,20 +38,6 @@ class _Embeddings(BaseModel):
     data: list[_Embedding]
 
 
-class _Message(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-
-
-class _Choice(BaseModel):
-    finish_reason: str | None = None
-    message: _Message
-
-
-class _Completion(BaseModel):
-    choices: list[_Choice] = Field(min_length=1)
-
-
 class OpenAIEmbedder:
     """Vectors of `model`; a reply with another number of vectors or of dimensions is refused."""
 
@@ -68,7 +47,7 @@ class OpenAIEmbedder:
         self.name = f"openai-{model}-{dimensions}"
         self.dimensions = dimensions
         self._model, self._timeout = model, timeout
-        self._client = _connect(api_key, base_url)
+        self._client = connect(api_key, base_url)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the unit vectors of `texts`, asked for in groups."""
@@ -82,7 +61,7 @@ class OpenAIEmbedder:
 
     async def _request(self, texts: Sequence[str]) -> Vectors:
         inputs = [str(clean_text(text)) or " " for text in texts]  # an empty input is answered with 400
-        with _errors(), fail_after(self._timeout):
+        with errors(), fail_after(self._timeout):
             reply = await self._client.embeddings.with_raw_response.create(
                 model=self._model, input=inputs, encoding_format="base64"
             )
@@ -102,73 +81,6 @@ class OpenAIEmbedder:
         return (vectors / lengths).astype(np.float32)
 
 
-class OpenAISummarizer:
-    """A digest written by `model` after the packaged instructions."""
-
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str,
-        base_url: str = BASE_URL,
-        timeout: float = TIMEOUT,
-        max_tokens: int = DIGEST_TOKENS,
-    ) -> None:
-        self.name = f"openai-{model}-{PROMPT}"
-        self._model, self._timeout, self._max_tokens = model, timeout, max_tokens
-        self._instructions = read_prompt(max_tokens)
-        self._client = _connect(api_key, base_url)
-
-    async def fold(self, prior: str | None, turns: Sequence[DigestTurn]) -> str:
-        """Return the model's digest; one that is too long is cut, since asking again costs money and rarely helps."""
-        material = await to_thread.run_sync(_material, prior, turns)
-        with _errors(), fail_after(self._timeout):
-            reply = await self._client.chat.completions.with_raw_response.create(
-                model=self._model,
-                messages=[
-                    {"role": "system", "content": self._instructions},
-                    {"role": "user", "content": material},
-                ],
-            )
-            choice = _Completion.model_validate_json(reply.content).choices[0]
-        return head_and_tail(_answer(choice, self._model), self._max_tokens)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.close()
-
-
-def read_prompt(max_tokens: int) -> str:
-    """Return the instructions; in English a token is about three quarters of a word, and a margin stays."""
-    template = files("threefold_server.models").joinpath("prompts", f"{PROMPT}.md").read_text("utf-8")
-    return template.replace("{max_words}", str(max_tokens * 6 // 10))
-
-
-def _material(prior: str | None, turns: Sequence[DigestTurn]) -> str:
-    """Return digest and turns as JSON, so that no text in them can pose as instructions outside of it."""
-    rows = [
-        {
-            "seq": turn.seq,
-            "speaker": turn.speaker,
-            "role": turn.role,
-            "text": head_and_tail(turn.text, TURN_TOKENS),
-        }
-        for turn in turns
-    ]
-    return str(clean_text(json.dumps({"prior_digest": prior, "turns": rows}, ensure_ascii=False)))
-
-
-def _answer(choice: _Choice, model: str) -> str:
-    if choice.message.refusal or choice.finish_reason == "content_filter":
-        raise ModelRefused(f"{model} refused: {choice.message.refusal or 'content filter'}")
-    if choice.finish_reason == "length":
-        raise ModelError(f"{model} was cut off by its length limit")
-    answer = (choice.message.content or "").strip()
-    if not answer:
-        raise ModelError(f"{model} gave an empty answer")
-    return answer
-
-
 def _decode(embedding: str | list[float]) -> NDArray[np.floating]:
     """Return a vector from base64, or from the plain numbers of a server that knows no other form."""
     if isinstance(embedding, str):
@@ -176,7 +88,8 @@ def _decode(embedding: str | list[float]) -> NDArray[np.floating]:
     return np.asarray(embedding, np.float64)
 
 
-def _connect(api_key: str, base_url: str) -> AsyncOpenAI:
+def connect(api_key: str, base_url: str) -> AsyncOpenAI:
+    """A client of the endpoint that neither retries nor times out by itself."""
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
@@ -187,7 +100,7 @@ def _connect(api_key: str, base_url: str) -> AsyncOpenAI:
 
 
 @contextmanager
-def _errors() -> Generator[None]:
+def errors() -> Generator[None]:
     """Turn whatever a call can raise into ModelError, or ModelRefused where the same call would fail again."""
     import openai
 

@@ -83,10 +83,6 @@ class Summarizer(Protocol):
         """Return the digest that follows `prior` (None for the first) once `turns` are folded in."""
         ...
 
-    async def aclose(self) -> None:
-        """Release what the summarizer holds."""
-        ...
-
 
 class Extractor(Protocol):
     """Turns to facts."""

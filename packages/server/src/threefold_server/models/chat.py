@@ -1,0 +1,75 @@
+"""One question to a chat model behind an OpenAI-compatible endpoint, and its answer without wrapping."""
+
+from __future__ import annotations
+
+import re
+
+from anyio import fail_after
+from pydantic import BaseModel, Field
+
+from threefold.contract.common import clean_text
+from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
+from threefold_server.models.ports import ModelError, ModelRefused
+
+_REASONING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
+_REASONING_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)  # some servers swallow the opening tag
+_FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    finish_reason: str | None = None
+    message: _Message
+
+
+class _Completion(BaseModel):
+    choices: list[_Choice] = Field(min_length=1)
+
+
+class ChatModel:
+    """The model of the setting `THREEFOLD_MODEL`. Each question is one request; the worker decides about retries."""
+
+    def __init__(self, name: str, *, api_key: str, base_url: str = BASE_URL, timeout: float = TIMEOUT) -> None:
+        self.name = name
+        self._timeout = timeout
+        self._client = connect(api_key, base_url)
+
+    async def ask(self, instructions: str, material: str, *, json: bool = False) -> str:
+        """Return the answer, never an empty or a cut one. `json` asks the endpoint for a JSON object."""
+        with errors(), fail_after(self._timeout):
+            reply = await self._client.chat.completions.with_raw_response.create(
+                model=self.name,
+                messages=[
+                    {"role": "system", "content": instructions},
+                    {"role": "user", "content": str(clean_text(material))},
+                ],
+                extra_body={"response_format": {"type": "json_object"}} if json else None,
+            )
+            choice = _Completion.model_validate_json(reply.content).choices[0]
+        return self._answer(choice)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    def _answer(self, choice: _Choice) -> str:
+        if choice.message.refusal or choice.finish_reason == "content_filter":
+            raise ModelRefused(f"{self.name} refused: {choice.message.refusal or 'content filter'}")
+        if choice.finish_reason == "length":
+            raise ModelError(f"{self.name} was cut off by its length limit")
+        answer = unwrap(choice.message.content or "")
+        if not answer:
+            raise ModelError(f"{self.name} gave an empty answer")
+        return answer
+
+
+def unwrap(text: str) -> str:
+    """A reply without the model's reasoning before it and without the code fence around it."""
+    spoken = _REASONING.sub("", text)
+    answer = _REASONING_END.split(spoken)[-1].strip()
+    fenced = _FENCE.match(answer)
+    return fenced[1].strip() if fenced else answer

@@ -1,0 +1,147 @@
+"""The wire format of an OpenAI-compatible endpoint, as recorded from the scripted server: requests stay what they are,
+and every kind of reply is read from its bytes. `python tests/server/models/test_cassettes.py` records anew."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from fixtures.openai_server import (
+    OpenAIServer,
+    Reply,
+    chat_reply,
+    error_reply,
+    unusable,
+    vectors_reply,
+    wrapped,
+)
+from threefold_server.models.chat import ChatModel
+from threefold_server.models.narrative import ModelSummarizer
+from threefold_server.models.openai import OpenAIEmbedder
+from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused
+
+CASSETTES = Path(__file__).parent / "cassettes"
+HOST = "http://model.test/v1"
+TURNS = [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
+DIGEST = "Ana plans the release with the bot."
+
+
+async def ask(url: str) -> str:
+    """A plain question."""
+    model = ChatModel("chat", api_key="key", base_url=url)
+    try:
+        return await model.ask("Answer in JSON.", "What is known?", json=True)
+    finally:
+        await model.aclose()
+
+
+async def fold(url: str) -> str:
+    """A digest, whose request holds turns."""
+    model = ChatModel("chat", api_key="key", base_url=url)
+    try:
+        return await ModelSummarizer(model).fold(
+            "They met.", [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
+        )
+    finally:
+        await model.aclose()
+
+
+async def embed(url: str) -> str:
+    """Two vectors, told by where they point."""
+    embedder = OpenAIEmbedder("emb", 3, api_key="key", base_url=url)
+    try:
+        return str((await embedder.embed(["a", "b"])).argmax(axis=1).tolist())
+    finally:
+        await embedder.aclose()
+
+
+class Scene(NamedTuple):
+    """A call, what the endpoint replies, and what comes of it: an answer, or an error with its wait."""
+
+    call: Callable[[str], Coroutine[Any, Any, str]]
+    reply: Reply
+    expected: str | type[ModelError]
+    retry_after: float | None = None
+
+
+SCENES = {
+    "digest": Scene(fold, chat_reply(DIGEST), DIGEST),
+    "vectors": Scene(embed, vectors_reply([[1, 0, 0], [0, 0, 1]]), "[0, 2]"),
+    "vectors as numbers": Scene(embed, vectors_reply([[1, 0, 0], [0, 0, 1]], plain=True), "[0, 2]"),
+    "fewer vectors": Scene(embed, vectors_reply([[1, 0, 0]]), ModelError),
+    "rate limit": Scene(ask, error_reply(429, Retry_After="7"), ModelError, 7.0),
+    "overloaded": Scene(embed, error_reply(503, Retry_After="3"), ModelError, 3.0),
+    "server error": Scene(fold, error_reply(500), ModelError),
+    "wrong key": Scene(ask, error_reply(401), ModelRefused),
+    "bad request": Scene(embed, error_reply(400), ModelRefused),
+    "refusal": Scene(ask, chat_reply(None, refusal="I can't help with that."), ModelRefused),
+    "content filter": Scene(fold, chat_reply("", "content_filter"), ModelRefused),
+    **{f"wrapped in {how}": Scene(ask, reply, '{"a": 1}') for how, reply in wrapped('{"a": 1}').items()},
+    **{f"unusable, {how}": Scene(ask, reply, ModelError) for how, reply in unusable('{"a": 1}').items()},
+}
+
+
+def anywhere(request: Any) -> Any:
+    """A request as it would be anywhere: no port of the day, no key, nothing of this machine."""
+    request.uri = HOST + request.path.removeprefix("/v1")
+    request.headers = {"content-type": request.headers["content-type"]}
+    return request
+
+
+def tape_of(name: str) -> Path:
+    """The file of one scene."""
+    return CASSETTES / f"{name.replace(', ', ' ').replace(' ', '_')}.yaml"
+
+
+def cassette(name: str, mode: str) -> AbstractContextManager[Any]:
+    """The tape of one scene. vcrpy has no types: all of it is in here."""
+    vcr: Any = import_module("vcr")
+    recorder = vcr.VCR(record_mode=mode, match_on=("method", "path", "body"), before_record_request=anywhere)
+    return recorder.use_cassette(str(tape_of(name)))
+
+
+def test_every_scene_has_its_cassette_and_no_other_is_there() -> None:
+    assert set(CASSETTES.iterdir()) == {tape_of(name) for name in SCENES}
+
+
+@pytest.mark.parametrize("name", SCENES)
+def test_a_recorded_reply_is_read_as_it_was_meant(name: str) -> None:
+    scene = SCENES[name]
+    with cassette(name, "none") as tape:
+        if isinstance(scene.expected, str):
+            assert asyncio.run(scene.call(HOST)) == scene.expected
+        else:
+            with pytest.raises(ModelError) as caught:
+                asyncio.run(scene.call(HOST))
+            assert (type(caught.value), caught.value.retry_after) == (scene.expected, scene.retry_after)
+        assert tape.all_played
+
+
+def record() -> None:
+    """Play every scene against the scripted server, and keep what went over the wire."""
+    server = OpenAIServer()
+    server.start()
+    for name, scene in SCENES.items():
+        server.script(scene.reply)
+        with cassette(name, "all"):
+            try:
+                asyncio.run(scene.call(server.url))
+            except ModelError:
+                assert not isinstance(scene.expected, str)
+    server.stop()
+
+
+if __name__ == "__main__":
+    for old in CASSETTES.glob("*.yaml"):
+        old.unlink()
+    record()
