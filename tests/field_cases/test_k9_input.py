@@ -65,6 +65,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "include": ["long_term"],
         "top_k": 3,
         "min_score": 0.1,
+        "min_score_of": "either",
         "token_budget": 100,
         "exclude_ids": ["a"],
         "min_trust": 0.5,

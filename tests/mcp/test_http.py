@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -190,6 +191,25 @@ async def test_the_url_chooses_profile_and_tools(keyed: Service) -> None:
         assert "Lee likes tea." in await call(client, "memory.query", query="tea", workspace_id="lab")
         assert "workspace_id" in await call(client, "memory.query", query="tea", workspace_id="x", is_error=True)
         assert "no tool" in await call(client, "memory.record", content="x", tier="long", is_error=True)
+
+
+async def test_kagents_memories_are_near_by_their_cosine(keyed: Service) -> None:
+    key = keyed.key("uma")
+    near, far = "The red cat.", "A lazy dog in a large garden by the slow river that evening, with a cat."
+    async with keyed.connect(key, "?profile=kagent") as client:
+        await call(client, "save_memory", content=near)
+        await call(client, "save_memory", content=far)
+        with MemoryClient(keyed.url, api_key=key) as memory:
+            expiries = [fact.expires_at is not None for fact in memory.list().items]
+            while memory.recall("cat").pending_turns:
+                pass
+        loaded = json.loads(await call(client, "load_memory", query="cat"))
+        assert [entry["content"]["parts"][0]["text"] for entry in loaded["memories"]] == [near]
+        block = await call(client, "prefetch_memory", message="cat")
+        assert (near in block, far in block) == (True, False)
+    assert expiries == [True, True]
+    async with keyed.connect(key) as client:
+        assert far in await call(client, "load_memory", query="cat")
 
 
 async def test_the_kaigents_profile_does_what_it_says(keyed: Service) -> None:

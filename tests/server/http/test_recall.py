@@ -198,6 +198,16 @@ def test_min_score_tests_the_absolute_part(memory: MemoryClient) -> None:
     assert texts(memory, "quarterly tax report", min_score=0.9) == []
 
 
+def test_min_score_may_test_the_cosine_alone(memory: MemoryClient) -> None:
+    texts_with_one_word = ("the red cat", "a lazy dog in a large garden by the slow river that evening with a cat")
+    memory.write("s1", list(map(said, texts_with_one_word)))
+    memory.wait("s1")
+    facts = memory.recall("cat", min_score=0.3).facts
+    near = [fact.text for fact in facts if (fact.score_parts.cosine or 0.0) >= 0.3]
+    assert (len(facts), len(near)) == (2, 1)
+    assert texts(memory, "cat", min_score=0.3, min_score_of="cosine") == near
+
+
 def test_top_k_zero_brings_no_memories(memory: MemoryClient) -> None:
     memory.save("something")
     assert texts(memory, "something", top_k=0) == []

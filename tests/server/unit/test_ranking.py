@@ -248,6 +248,26 @@ def test_min_score_tests_cosine_or_coverage_whichever_is_larger() -> None:
     assert rank(query, rows, CORPUS, min_score=1.0)[0].source == key("s")
 
 
+def test_min_score_may_test_the_cosine_alone_but_where_there_is_no_vector() -> None:
+    query = "gearbox warranty"
+    rows = [
+        *known(query, "words", 1, "gearbox warranty", cosine=0.29),
+        *known(query, "far", 1, "gearbox warranty"),
+        *known(query, "near", 1, "hm", cosine=0.31),
+        *(row._replace(pending=True) for row in known(query, "new", 1, "gearbox warranty")),
+        *(row._replace(pending=True) for row in known(query, "other", 1, "the red gearbox of the blue car")),
+    ]
+    found = set(order(rank(query, rows, CORPUS, min_score=0.3, min_score_of="cosine")))
+    assert found == {("near", 1), ("new", 1), ("other", 1)}
+    assert set(order(rank(query, rows, CORPUS, min_score=0.9, min_score_of="cosine"))) == {("new", 1)}
+    assert len(rank(query, rows, CORPUS, min_score=0.3)) == 5
+
+
+def test_without_a_vector_of_the_query_words_are_tested_in_any_case() -> None:
+    rows = [*known("gearbox", "s", 1, "the gearbox"), *known("gearbox", "t", 1, "gearbox")]
+    assert len(rank("gearbox", rows, CORPUS, min_score=0.3, min_score_of="cosine")) == 2
+
+
 def test_the_best_of_a_bad_lot_does_not_pass() -> None:
     rows = [row for seq in range(1, 20) for row in known("bye", "s", seq, "the gearbox", cosine=0.1)]
     ranked = rank("bye", rows, CORPUS)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 from threefold.contract import ForgetReceipt, Memory, MemoryPage, RecallResponse, SessionStatus, WriteResponse
 from threefold.errors import InvalidRequest, ThreefoldError
-from threefold.policy import is_refusal
-from threefold.render import join_block, memory_line
+from threefold.policy import is_refusal, middle_cut
+from threefold.render import FENCE_CLOSE, FENCE_OPEN, PREFACE, join_block, memory_line, unfenced
 from threefold.session import REFUSED, SERVICE_DOWN
+
+SHOWN_CHARS = 2_000  # of one memory, where no token budget has cut it: about what the default budget leaves of it
 
 UNAVAILABLE = "Memory is not available right now. Go on without it."
 NOT_ALLOWED = "Memory refused this request. Go on without it."
@@ -26,9 +31,34 @@ def recalled_text(response: RecallResponse) -> str:
     return response.block or NOTHING_FOUND
 
 
+def loaded_text(response: RecallResponse) -> str:
+    """The memories as kagent's agents read them: compact JSON without nulls, in the fence. An outage is plain text."""
+    if not response.facts and response.degraded:
+        return recalled_text(response)
+    found: dict[str, Any] = {"memories": [_entry(memory) for memory in response.facts]}
+    if response.degraded:
+        found = {"warning": INCOMPLETE, **found}
+    if response.facts:
+        found = {"note": f"{FENCE_OPEN} {PREFACE}", **found, "end": FENCE_CLOSE}
+    return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+
+
+def _entry(memory: Memory) -> dict[str, Any]:
+    """A memory in the form of ADK's `MemoryEntry`."""
+    said_by = memory.role or memory.origin
+    text = unfenced(middle_cut(memory.text, SHOWN_CHARS))
+    return {
+        "content": {"parts": [{"text": text}], "role": "model" if said_by == "assistant" else "user"},
+        "id": memory.id,
+        "author": memory.name or said_by,
+        "timestamp": (memory.event_at or memory.created_at).isoformat(),
+    }
+
+
 def listed_text(page: MemoryPage) -> str:
-    """One line for each memory, fenced like any other recalled text."""
-    lines = [memory_line(memory, with_id=True) for memory in page.items]
+    """One entry for each memory, fenced like any other recalled text. A hundred long ones must not flood a model."""
+    shown = [memory.model_copy(update={"text": middle_cut(memory.text, SHOWN_CHARS)}) for memory in page.items]
+    lines = [memory_line(memory, with_id=True) for memory in shown]
     more = [f"- more follow: cursor {page.next_cursor}"] if page.next_cursor else []
     return join_block([], [*lines, *more], []) or NOTHING_FOUND
 

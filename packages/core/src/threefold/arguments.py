@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, Self, Unpack
 
@@ -15,6 +15,7 @@ from threefold.answers import (
     consolidated_text,
     forgotten_text,
     listed_text,
+    loaded_text,
     recalled_text,
     recorded_text,
     saved_text,
@@ -25,7 +26,8 @@ from threefold.contract.common import Id
 from threefold.render import strip_block
 from threefold.session import recordable
 
-KAGENT_RECALL: RecallOptions = {"include": ["long_term"], "top_k": 5, "min_score": 0.3}
+KAGENT_RECALL: RecallOptions = {"include": ["long_term"], "top_k": 5, "min_score": 0.3, "min_score_of": "cosine"}
+KAGENT_DAYS = 15.0
 
 
 @dataclass(frozen=True)
@@ -177,21 +179,24 @@ class Forget(Arguments):
 
 
 class KagentSave(Arguments):
-    """Arguments of kagent's `save_memory`."""
+    """Arguments of kagent's `save_memory`. What it saves expires, after 15 days unless the store says otherwise."""
 
     content: str = Field(
         min_length=1, max_length=MAX_FACT_CHARS, description="One statement that is understood without its context."
     )
 
     def job(self) -> Job | str:
-        return saving(self.content)
+        def save(session: Any) -> Any:
+            return session.save(self.content, expires_in_days=session.store.default_expiry_days or KAGENT_DAYS)
+
+        return Job(save, saved_text) if strip_block(self.content) else NOTHING_TO_SAVE
 
 
 class KagentLoad(LoadMemory):
-    """Arguments of kagent's `load_memory`: five memories at most, none below 0.3."""
+    """Arguments of kagent's `load_memory`: five memories at most, none with a cosine below 0.3, as JSON."""
 
     def job(self) -> Job:
-        return recalling(self.query, **KAGENT_RECALL)
+        return replace(recalling(self.query, **KAGENT_RECALL), text=loaded_text)
 
 
 class KagentPrefetch(PrefetchMemory):

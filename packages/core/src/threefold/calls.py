@@ -26,6 +26,7 @@ from threefold.contract import (
     RecallRequest,
     RecallResponse,
     SaveFactRequest,
+    ScoreTest,
     SessionPage,
     SessionStatus,
     Tier,
@@ -96,6 +97,7 @@ class RecallOptions(TypedDict, total=False):
     include: Sequence[Tier]
     top_k: int | None
     min_score: float | None
+    min_score_of: ScoreTest
     token_budget: int | None
     exclude_ids: Sequence[str]
     min_trust: float | None
@@ -281,10 +283,16 @@ def checked_id(name: str, value: str) -> str:
     raise refusal
 
 
+def problem(message: str) -> str:
+    """A validation message without the word that pydantic puts before ours."""
+    return message.removeprefix("Value error, ")
+
+
 def _refusal(error: ValidationError, *prefix: str) -> InvalidRequest:
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     fields = [
-        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": item["msg"]} for item in problems
+        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": problem(item["msg"])}
+        for item in problems
     ]
     message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
     return InvalidRequest(message, {"fields": fields[:50]})

@@ -40,7 +40,12 @@ _LOOK_ALIKE = re.compile(
 
 def neutral(text: str) -> str:
     """`text` without older blocks, and without what could open or close the fence or start a line of the block."""
-    return _LINE_END.sub(f"\n{INDENT}{INDENT}", _LOOK_ALIKE.sub("&lt;", strip_block(text).strip()))
+    return _LINE_END.sub(f"\n{INDENT}{INDENT}", unfenced(text))
+
+
+def unfenced(text: str) -> str:
+    """`text` without older blocks, and without what could open or close the fence."""
+    return _LOOK_ALIKE.sub("&lt;", strip_block(text).strip())
 
 
 def memory_line(memory: Memory, *, with_id: bool = False) -> str:

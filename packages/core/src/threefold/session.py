@@ -62,6 +62,11 @@ class _Session:
         return self.policy.stats
 
     @property
+    def store(self) -> StorePolicy:
+        """What the store asks of its clients, as far as known."""
+        return self.policy.store(self.key.origin)
+
+    @property
     def failure_mode(self) -> FailureMode:
         """Explicit, else what the store asks for, else soft."""
         return self.policy.failure_mode(self.key.origin)
@@ -77,7 +82,7 @@ class _Session:
         wanted = "short_term" in options.get("include", ("short_term",))
         budget = options.get("token_budget")
         turns = self.policy.tails.read(self.key) if wanted else []
-        return degraded_recall(turns, self.policy.store(self.key.origin).token_budget if budget is None else budget)
+        return degraded_recall(turns, self.store.token_budget if budget is None else budget)
 
     def _keep(self, turns: Sequence[TurnLike], visibility: Visibility | None, run_end: bool) -> _Batch:
         """Put the turns where neither an outage nor a cancellation can lose them, before anything is sent."""

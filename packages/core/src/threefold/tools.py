@@ -127,7 +127,11 @@ PROFILES: Mapping[ProfileName, Profile] = {
     "kagent": Profile(
         by_name(
             replace(TOOLS["save_memory"], arguments=kinds.KagentSave),
-            replace(TOOLS["load_memory"], arguments=kinds.KagentLoad),
+            replace(
+                TOOLS["load_memory"],
+                arguments=kinds.KagentLoad,
+                description="Load the memories that matter for a query, as JSON.",
+            ),
             replace(
                 TOOLS["prefetch_memory"],
                 arguments=kinds.KagentPrefetch,
@@ -214,10 +218,9 @@ def run_tool(
     """
     try:
         job = find_job(name, arguments, tools)
+        return job if isinstance(job, str) else job.text(job.ask(session))
     except InvalidRequest as error:
         return wrong_call(error)
-    try:
-        return job if isinstance(job, str) else job.text(job.ask(session))
     except ThreefoldError as error:
         if session.failure_mode == "strict":
             raise
@@ -230,10 +233,9 @@ async def run_tool_async(
     """`run_tool`, awaited."""
     try:
         job = find_job(name, arguments, tools)
+        return job if isinstance(job, str) else job.text(await job.ask(session))
     except InvalidRequest as error:
         return wrong_call(error)
-    try:
-        return job if isinstance(job, str) else job.text(await job.ask(session))
     except ThreefoldError as error:
         if session.failure_mode == "strict":
             raise

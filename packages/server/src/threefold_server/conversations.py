@@ -19,6 +19,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel, ValidationError
 
+from threefold.calls import problem
 from threefold.contract import TurnIn
 from threefold.contract.common import Id
 
@@ -157,4 +158,4 @@ def _read_locomo_turn(
 
 def _problem(error: ValidationError) -> str:
     items = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'turn'}: {item['msg']}" for item in items[:5])
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'turn'}: {problem(item['msg'])}" for item in items[:5])

@@ -14,7 +14,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.contract import ScoreParts
+from threefold.contract import ScoreParts, ScoreTest
 from threefold_server.text import query_terms, speakers_named
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -106,6 +106,7 @@ def rank(
     *,
     cited: Mapping[UUID, Sequence[Place]] | None = None,
     min_score: float = 0.0,
+    min_score_of: ScoreTest = "either",
     limit: int | None = None,
 ) -> list[Ranked]:
     """The items of the rows, best first, equals newest first. `cited` says which turns a fact rests on."""
@@ -123,8 +124,10 @@ def rank(
     }
     score = _score(parts, items.whole.length / (items.whole.length + corpus.average_length))
     parts |= {"cosine": np.maximum(items.whole.cosine, 0.0), "coverage": _coverage(items, corpus)}
+    absolute = _absolute(parts, items.whole.pending, min_score_of)
+    passes = (absolute > 0) & (absolute >= min_score)
     order = np.lexsort((-items.seq, -items.at, -score))
-    best = order[_passes(parts, min_score)[order]][:limit]
+    best = order[passes[order]][:limit]
     return [_ranked(rows[int(items.row[i])], float(score[i]), parts, i) for i in best]
 
 
@@ -263,10 +266,12 @@ def _coverage(items: _Items, corpus: Corpus) -> Floats:
     return (items.whole.tf > 0) @ rarity / (rarity.sum() or 1.0)
 
 
-def _passes(parts: Mapping[str, Floats], min_score: float) -> NDArray[np.bool_]:
-    """By what is absolute: the best of a bad lot has a high fused score too."""
-    absolute = np.fmax(parts["cosine"], parts["coverage"])
-    return (absolute > 0) & (absolute >= min_score)
+def _absolute(parts: Mapping[str, Floats], pending: NDArray[np.bool_], min_score_of: ScoreTest) -> Floats:
+    """What `min_score` tests. Never the fused score: the best of a bad lot has a high one too."""
+    cosine, coverage = parts["cosine"], parts["coverage"]
+    if min_score_of == "cosine":  # words stand in where there are no vectors to compare: of the query, or not yet
+        coverage = np.where(pending | np.isnan(cosine).all(), coverage, 0.0)
+    return np.fmax(cosine, coverage)
 
 
 def _ranked(row: Row, score: float, parts: Mapping[str, Floats], i: int) -> Ranked:

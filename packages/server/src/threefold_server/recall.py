@@ -140,6 +140,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         own="long_term" in request.include,
         shared="shared" in request.include,
         min_score=settings.min_score if request.min_score is None else request.min_score,
+        min_score_of=request.min_score_of,
         min_trust=request.min_trust,
         limit=_top_k(service, request) + len(request.exclude_ids) + SPARE,
         now=service.clock(),

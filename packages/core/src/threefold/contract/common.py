@@ -26,6 +26,7 @@ DataScope = Literal["user", "agent"]
 Role = Literal["user", "assistant", "tool", "system"]
 TurnKind = Literal["message", "tool_call", "tool_result"]
 Origin = Literal["user", "assistant", "tool", "import"]
+ScoreTest = Literal["either", "cosine"]
 Tier = Literal["short_term", "medium_term", "long_term", "shared"]
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Query, Request, Response, Tier
+from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Query, Request, Response, ScoreTest, Tier
 from threefold.contract.facts import Memory
 from threefold.contract.turns import Turn
 
@@ -28,6 +28,10 @@ class RecallRequest(Request):
         ge=0,
         le=1,
         description="Least cosine or lexical coverage, whichever is larger; never the fused score.",
+    )
+    min_score_of: ScoreTest = Field(
+        default="either",
+        description="`cosine`: `min_score` tests it alone, and words only where there is no vector to compare.",
     )
     token_budget: int | None = Field(default=None, ge=0, le=1_000_000)
     exclude_ids: Annotated[list[Id], Field(max_length=MAX_IDS_PER_CALL)] = Field(default_factory=list[str])

@@ -78,5 +78,5 @@ def report(error: ThreefoldError | UsageError | Failed) -> int:
     if isinstance(error, Unreachable | Unauthenticated):
         error = with_next_step(error)
     message = error.message if isinstance(error, ServiceError) else str(error)
-    say(f"error: {' '.join(message.replace('Value error, ', '').split())}")  # pydantic's way to put it
+    say(f"error: {' '.join(message.split())}")
     return USAGE if isinstance(error, InvalidRequest | UsageError) else REFUSED

@@ -13,6 +13,7 @@ import typer
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
+from threefold.calls import problem
 from threefold.errors import ThreefoldError
 from threefold_server.app import open_service
 from threefold_server.cli.commands import add_command, given, option
@@ -133,7 +134,7 @@ def _help(name: str, field: FieldInfo) -> str:
 def _problems(error: ValidationError) -> str:
     """What is wrong with which settings; a value may be a secret, so none is quoted."""
     items = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join("".join(map(_named, item["loc"])) + item["msg"] for item in items)
+    return "; ".join("".join(map(_named, item["loc"])) + problem(item["msg"]) for item in items)
 
 
 def _named(setting: int | str) -> str:

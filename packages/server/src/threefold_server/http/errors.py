@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
+from threefold.calls import problem
 from threefold.contract import ErrorBody, ErrorDetail
 from threefold.errors import InternalError, InvalidRequest, NotFound, ServiceError
 from threefold_server.telemetry import logger
@@ -22,11 +23,6 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_exception)
     app.add_exception_handler(Exception, _unexpected)
-
-
-def problem(message: str) -> str:
-    """A validation message without the word that pydantic puts before ours."""
-    return message.removeprefix("Value error, ")
 
 
 def error_response(error: ServiceError) -> JSONResponse:

@@ -11,10 +11,10 @@ from fastapi import Depends, Request
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
+from threefold.calls import problem
 from threefold.contract.common import Id
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
 from threefold_server.access import Principal, Reach
-from threefold_server.http.errors import problem
 from threefold_server.service import Service
 from threefold_server.settings import LOOPBACK, Settings
 from threefold_server.storage import keys

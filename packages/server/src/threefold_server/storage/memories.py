@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection
 
-from threefold.contract import Memory, RecalledMemory
+from threefold.contract import Memory, RecalledMemory, ScoreTest
 from threefold_server.access import ScopeFilter
 from threefold_server.indexing import turn_passages
 from threefold_server.ranking import Corpus, Ranked, Row, rank
@@ -34,6 +34,7 @@ class Search:
     own: bool
     shared: bool
     min_score: float
+    min_score_of: ScoreTest
     min_trust: float | None
     limit: int
     now: int
@@ -79,7 +80,15 @@ class Search:
     def _rank(
         self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[tuple[UUID, int]]]
     ) -> list[Ranked]:
-        return rank(self.query, rows, corpus, cited=cited, min_score=self.min_score, limit=self.limit)
+        return rank(
+            self.query,
+            rows,
+            corpus,
+            cited=cited,
+            min_score=self.min_score,
+            min_score_of=self.min_score_of,
+            limit=self.limit,
+        )
 
     def _tail(self, unindexed: Sequence[Any]) -> list[Row]:
         """Turns too new for the index, with the query's terms counted here and now."""
