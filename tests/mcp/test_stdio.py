@@ -43,6 +43,8 @@ TALK = [
     {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "save_memory", "arguments": {"text": "x"}}},
 ]
 
+LIST = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "list_memories"}}
+
 
 def memories(data: Path, user: str = "local", agent: str = "local") -> list[Memory]:
     """All that a store holds of a user and agent."""
@@ -173,25 +175,28 @@ async def test_two_processes_on_one_store_and_one_of_them_killed(tmp_path: Path)
 
 
 def test_standard_output_is_the_protocols_alone(tmp_path: Path) -> None:
-    """Field case 1109: debug logging, a migration to run, and dependencies that print and warn."""
-    Path(tmp_path / "threefold.db").touch()
+    """Field case 1109: debug logging, a store that is a migration behind, and dependencies that print and warn."""
+    with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
+        memory.save("Saved under the old schema.")
     broken = f'{{"jsonrpc": "2.0", "method": 7, "said": "{SECRET}"'
     unknown = f'{{"jsonrpc": "2.0", "id": 4, "method": "{SECRET}"}}'
     noisy = [sys.executable, Path(__file__).with_name("noisy.py")]
-    out, log, code = converse(
-        [*noisy, "mcp", "--data", tmp_path, "--log-level", "debug"], [*map(json.dumps, TALK), broken, unknown]
-    )
+    command = [*noisy, "mcp", "--data", tmp_path, "--log-level", "debug"]
+    out, log, code = converse(command, [*map(json.dumps, TALK), broken, unknown])
     messages = [json.loads(line) for line in out]
     assert {message["jsonrpc"] for message in messages} == {"2.0"}
     assert sorted(message["id"] for message in messages if "id" in message) == [1, 2, 3, 4]
-    for source in ("Python", "C", "a program", "a warning", "a log"):
+    for source in ("a migration", "the driver of a migration", "Python", "C", "a program", "a warning", "a log"):
         assert f"noise from {source}" in log
     assert SECRET not in log
     assert code == 0
-    assert [memory.text for memory in memories(tmp_path)] == ["x"]
+    out, log, _ = converse(command, [*map(json.dumps, TALK[:2]), json.dumps(LIST)])
+    assert "noise from a migration" not in log  # it was done
+    assert "] x\\n" in out[-1]
+    assert "] Saved under the old schema.\\n" in out[-1]
 
 
-def test_an_old_schema_is_brought_up_to_date_in_silence(tmp_path: Path) -> None:
+def test_a_new_store_is_made_in_silence(tmp_path: Path) -> None:
     out, log, code = converse([THREEFOLD, "mcp", "--data", tmp_path / "new"], list(map(json.dumps, TALK)))
     assert len(out) == 3
     assert log == ""
