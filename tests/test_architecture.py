@@ -23,6 +23,7 @@ PLUGINS = MODULES.keys() - CORE - SERVER
 ONLY_IN = {
     "alembic": ("threefold_server/storage/",),
     "fastapi": ("threefold_server/app.py", "threefold_server/http/"),
+    "jwt": ("threefold_server/http/jwks.py", "threefold_server/http/jwt_identity.py"),
     "mcp": ("threefold_server/mcp/", "threefold_server/http/mcp.py"),
     "pgvector": ("threefold_server/storage/",),
     "psycopg": ("threefold_server/storage/",),

@@ -19,6 +19,7 @@ from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.telemetry import JsonFormatter
 
+JWT = ["--mode", "jwt", "--jwt-issuer", "https://issuer.example", "--jwt-audience", "threefold"]
 SAID = {"role": "user", "content": "I deploy to staging on Fridays."}
 
 
@@ -92,6 +93,19 @@ def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> N
         (["--embedder", "nonsense"], {}, "unknown embedder 'nonsense'"),
         (["--database-url", "mysql://x"], {}, "(THREEFOLD_DATABASE_URL): must start with postgresql://"),
         (["--compaction-target", "9", "--compaction-trigger", "8"], {}, "compaction marks"),
+        (["--mode", "jwt"], {}, "exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret"),
+        (["--mode", "jwt"], {"jwt_secret": "x" * 32}, "needs jwt_issuer and jwt_audience"),
+        ([*JWT, "--jwt-jwks-file", "missing"], {}, "jwt_jwks_file: no file at missing"),
+        ([*JWT, "--jwt-jwks-url", "http://issuer.example/keys"], {}, "jwt_jwks_url: must start with https://"),
+        (JWT, {"jwt_secret": "short"}, "jwt_secret: must be 32 bytes at least"),
+        (JWT, {"jwt_secret": ""}, "jwt_secret: must be 32 bytes at least"),
+        (JWT, {"jwt_secret": "x" * 32, "jwt_algorithms": "RS256"}, "jwt_algorithms: RS256 cannot be used"),
+        ([*JWT, "--jwt-jwks-url", "https://x", "--jwt-algorithms", "ES256,HS256"], {}, "jwt_algorithms: HS256 cannot"),
+        ([*JWT, "--jwt-jwks-url", "https://x", "--jwt-algorithms", "none"], {}, "jwt_algorithms: none cannot"),
+        (["--mode", "gateway"], {}, "needs gateway_secret (THREEFOLD_GATEWAY_SECRET)"),
+        (["--mode", "gateway"], {"gateway_secret": "short"}, "gateway_secret: must be 32 bytes at least"),
+        (["--mode", "gateway", "--gateway-networks", "all"], {"gateway_secret": "x" * 32}, "gateway_networks: 'all'"),
+        (["--max-read-level", "user"], {}, "max_read_level: mode 'dev' verifies no user"),
     ],
 )
 def test_a_wrong_setting_is_wrong_usage(

@@ -112,6 +112,15 @@ def resolve_reach(principal: Principal, level: Level | None) -> Reach:
     return reach
 
 
+def granted_reach(source: str, level: object, highest: Level) -> Reach:
+    """The ceiling that a verified claim or header grants, at most the store's; `agent` where it says nothing."""
+    if level is None:
+        return min(Reach.agent, Reach[highest])
+    if not isinstance(level, str) or level not in Reach.__members__:
+        raise Forbidden(f"{source}: must be one of {', '.join(Reach.__members__)}")
+    return min(Reach[level], Reach[highest])
+
+
 def read_scope(principal: Principal, level: Level | None, session_id: str | None) -> ScopeFilter:
     """The scope of a recall or a list."""
     reach = resolve_reach(principal, level)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 def create_app(settings: Settings | None = None) -> FastAPI:
     """The ASGI application. Nothing is opened before its lifespan starts."""
     settings = settings or Settings()
+    settings.check_servable()
     metrics = Metrics()
 
     @asynccontextmanager

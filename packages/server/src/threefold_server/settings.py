@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import cached_property
 from importlib.util import find_spec
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal, Self
+from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -14,6 +17,9 @@ from threefold.contract import Level
 from threefold_server.storage.database import sqlite_url
 
 PREFIX = "THREEFOLD_"
+MIN_SECRET_BYTES = 32  # as many as the hash of HS256 has
+PUBLIC_KEY_ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA".split())
+SECRET_ALGORITHMS = frozenset({"HS256", "HS384", "HS512"})
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -27,13 +33,36 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(default=8181, ge=0, le=65535)
 
-    mode: Literal["dev", "keys"] = Field(default="dev", description="Where identity comes from.")
+    mode: Literal["dev", "keys", "jwt", "gateway"] = Field(default="dev", description="Where identity comes from.")
     allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
     max_read_level: Level = Field(default="agent", description="The store's ceiling; no key reaches above it.")
+    allow_self: bool = Field(default=False, description="Modes jwt, gateway: a caller without a user is its agent.")
     reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
     failure_mode: Literal["soft", "strict"] = Field(default="soft", description="Advice to clients.")
     store_name: str = Field(default="default", min_length=1, max_length=128, description="What clients call the store.")
     mcp: bool | None = Field(default=None, description="Serve MCP at /mcp; unset: if [mcp] is installed.")
+
+    jwt_jwks_url: str | None = Field(default=None, description="Where the issuer publishes its keys.")
+    jwt_jwks_file: Path | None = Field(default=None, description="A file with the issuer's keys.")
+    jwt_jwks_seconds: float = Field(default=300.0, gt=0, description="The issuer's keys are read anew after this.")
+    jwt_secret: SecretStr | None = None
+    jwt_algorithms: str | None = Field(default=None, description="Unset: RS256,ES256; with a secret, HS256.")
+    jwt_issuer: str | None = Field(default=None, min_length=1, description="`iss` of every token.")
+    jwt_audience: str | None = Field(default=None, min_length=1, description="This service, in `aud` of every token.")
+    jwt_leeway: float = Field(default=30.0, ge=0, le=600, description="Seconds that clocks may differ.")
+    jwt_user_claim: str = Field(default="sub", min_length=1, description="The claim that is the user.")
+    jwt_agent_claim: str = Field(default="client_id", min_length=1, description="The claim that is the agent.")
+    jwt_level_claim: str | None = Field(default=None, description="The claim that is the ceiling; unset: the store's.")
+    jwt_share: str | None = Field(default=None, description="claim or claim=value of those that may share.")
+    jwt_admin: str | None = Field(default=None, description="claim or claim=value of administrators.")
+    gateway_secret: SecretStr | None = None
+    gateway_networks: str = Field(default="127.0.0.0/8,::1/128", description="Where the gateway calls from.")
+    gateway_secret_header: str = Field(default="x-threefold-gateway-secret", min_length=1)
+    gateway_user_header: str = Field(default="x-threefold-user", min_length=1)
+    gateway_agent_header: str = Field(default="x-threefold-agent", min_length=1)
+    gateway_level_header: str | None = Field(default=None, description="The ceiling; unset: the store's.")
+    gateway_share_header: str | None = Field(default=None, description="`true` for those that may share.")
+    gateway_admin_header: str | None = Field(default=None, description="`true` for administrators.")
 
     token_budget: int = Field(default=4096, ge=1, description="Tokens of a recalled block.")
     event_cap: int = Field(default=2000, ge=1, description="Turns a window holds at most.")
@@ -80,6 +109,55 @@ class Settings(BaseSettings):
             raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
         return self
 
+    def check_servable(self) -> None:
+        """Refuse to serve what commands on the store may well be run with."""
+        if self.mode == "dev" and self.max_read_level == "user" and not self.allow_user_level:
+            raise ValueError(
+                "max_read_level: mode 'dev' verifies no user, so it reads level 'user' only with allow_user_level; "
+                "use another mode"
+            )
+
+    @model_validator(mode="after")
+    def _check_jwt(self) -> Self:
+        if self.mode != "jwt":
+            return self
+        if find_spec("jwt") is None:
+            raise ValueError("mode: 'jwt' needs PyJWT; install threefold-server[jwt]")
+        if sum(key is not None for key in (self.jwt_jwks_url, self.jwt_jwks_file, self.jwt_secret)) != 1:
+            raise ValueError("mode: 'jwt' needs exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret")
+        if self.jwt_issuer is None or self.jwt_audience is None:
+            raise ValueError("mode: 'jwt' needs jwt_issuer and jwt_audience, or tokens made for others would do")
+        if self.jwt_jwks_url is not None and not _is_safe_url(self.jwt_jwks_url):
+            raise ValueError("jwt_jwks_url: must start with https://, as whoever is between could send keys of its own")
+        if self.jwt_jwks_file is not None and not self.jwt_jwks_file.is_file():
+            raise ValueError(f"jwt_jwks_file: no file at {self.jwt_jwks_file}")
+        if unknown := set(self.algorithms) - (PUBLIC_KEY_ALGORITHMS if self.jwt_secret is None else SECRET_ALGORITHMS):
+            raise ValueError(f"jwt_algorithms: {', '.join(sorted(unknown))} cannot be used with these keys")
+        _check_secret("jwt_secret", self.jwt_secret)
+        return self
+
+    @model_validator(mode="after")
+    def _check_gateway(self) -> Self:
+        if self.mode != "gateway":
+            return self
+        if self.gateway_secret is None:
+            raise ValueError("mode: 'gateway' needs gateway_secret (THREEFOLD_GATEWAY_SECRET), which the proxy sends")
+        _check_secret("gateway_secret", self.gateway_secret)
+        try:
+            assert self.networks
+        except ValueError as error:
+            raise ValueError(f"gateway_networks: {error}") from error
+        return self
+
+    @property
+    def algorithms(self) -> list[str]:
+        default = "RS256,ES256" if self.jwt_secret is None else "HS256"
+        return [name.strip() for name in (self.jwt_algorithms or default).split(",")]
+
+    @cached_property
+    def networks(self) -> list[IPv4Network | IPv6Network]:
+        return [ip_network(name.strip()) for name in self.gateway_networks.split(",")]
+
     @property
     def trigger(self) -> int:
         return self.compaction_trigger or self.token_budget
@@ -104,6 +182,16 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """True on the embedded database, which migrates itself at start."""
         return self.url.startswith("sqlite")
+
+
+def _check_secret(name: str, secret: SecretStr | None) -> None:
+    if secret is not None and len(secret.get_secret_value().encode()) < MIN_SECRET_BYTES:
+        raise ValueError(f"{name}: must be {MIN_SECRET_BYTES} bytes at least; make one with `openssl rand -base64 32`")
+
+
+def _is_safe_url(url: str) -> bool:
+    parts = urlsplit(url)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
 
 
 def mcp_installed() -> bool:

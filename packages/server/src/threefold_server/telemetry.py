@@ -45,6 +45,9 @@ class Metrics:
             ["kind", "permanent"],
             registry=self.registry,
         )
+        self.jwks_failures = Counter(
+            "threefold_jwks_failures", "Times the issuer's keys could not be read.", registry=self.registry
+        )
         self.erasures = Counter("threefold_erasures", "Forgets carried out.", ["selector"], registry=self.registry)
         self.erased_rows = Counter("threefold_erased_rows", "Rows erased.", ["tier"], registry=self.registry)
 

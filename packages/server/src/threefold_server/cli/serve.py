@@ -12,7 +12,7 @@ import uvicorn
 from uvicorn.supervisors import Multiprocess
 
 from threefold_server.cli.output import Failed, UsageError, say
-from threefold_server.cli.store import ALL, store_verb, with_service
+from threefold_server.cli.store import ALL, explained, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
@@ -49,6 +49,8 @@ def serve(
     """Run the service. Its address is the first line on standard error; SIGTERM lets requests in flight end."""
     if workers > 1 and settings.embedded:
         raise UsageError("--workers: several processes need Postgres (--database-url); on SQLite one serves all")
+    with explained():
+        settings.check_servable()
     with_service(settings, _nothing)  # a store that does not open is one line here, and a traceback in uvicorn
     with _listen(settings.host, settings.port) as listener:
         export_environment(settings)

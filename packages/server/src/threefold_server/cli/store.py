@@ -25,7 +25,8 @@ from threefold_server.storage.database import Database, sqlite_url
 
 STORE = ("data", "database_url")
 MODELS = (*STORE, "embedder", "embedder_dimensions", "minilm_model", "model", "model_base_url", "model_timeout")
-ALL = tuple(name for name in Settings.model_fields if name != "model_api_key")  # everybody sees arguments
+SECRETS = {"model_api_key", "jwt_secret", "gateway_secret"}  # no flags: everybody sees arguments
+ALL = tuple(name for name in Settings.model_fields if name not in SECRETS)
 
 KNOWN_URLS = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
 

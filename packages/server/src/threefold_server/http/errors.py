@@ -28,7 +28,9 @@ def install(app: FastAPI) -> None:
 def error_response(error: ServiceError) -> JSONResponse:
     """An error as its status and body."""
     body = ErrorBody(error=ErrorDetail(code=error.code, message=error.message, details=error.details))
-    headers = {"Retry-After": str(error.details["retry_after"])} if "retry_after" in error.details else None
+    headers = {"Retry-After": str(error.details["retry_after"])} if "retry_after" in error.details else {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return JSONResponse(body.model_dump(), error.status, headers)
 
 

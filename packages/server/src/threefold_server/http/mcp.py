@@ -12,7 +12,7 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, ConfigDict
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from threefold import AsyncMemoryClient, AsyncMemorySession
 from threefold.calls import checked_id
@@ -46,7 +46,7 @@ async def post_mcp(request: Request, caller: Caller, service: Open, choice: Anno
     offer = Offer.of(choice.profile, choice.tools, choice.read_only)
     named = choice.session or request.headers.get(MCP_SESSION_ID_HEADER)
     session_id = uuid4().hex if named is None else checked_id(MCP_SESSION_ID_HEADER, named)
-    client = AsyncMemoryClient(URL, transport=SameCaller(request.app, request.headers.raw))
+    client = AsyncMemoryClient(URL, transport=SameCaller(request))
     connection = Connection(AsyncMemorySession(client, session_id), offer, whoami(service, caller))
     manager = StreamableHTTPSessionManager(
         connection.server(),
@@ -62,9 +62,10 @@ async def post_mcp(request: Request, caller: Caller, service: Open, choice: Anno
 class SameCaller(httpx.AsyncBaseTransport):
     """The service itself, called with the headers of an outer request: they prove the caller once more."""
 
-    def __init__(self, app: ASGIApp, headers: list[tuple[bytes, bytes]]) -> None:
-        self._app = httpx.ASGITransport(app, raise_app_exceptions=False)
-        self._headers = headers
+    def __init__(self, outer: Request) -> None:
+        peer = outer.client or ("", 0)  # a gateway is known by its address, too
+        self._app = httpx.ASGITransport(outer.app, raise_app_exceptions=False, client=(peer[0], peer[1]))
+        self._headers = outer.headers.raw
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         own = [(name.lower(), value) for name, value in request.headers.raw]

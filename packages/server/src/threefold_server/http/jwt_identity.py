@@ -1,0 +1,124 @@
+"""Mode `jwt`: `Authorization: Bearer <token>`, signed by an issuer; its claims say who calls. Loads the [jwt] extra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import jwt
+from fastapi import Request
+
+from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
+from threefold_server.access import Principal, Reach, granted_reach
+from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, checked
+from threefold_server.http.jwks import KeySet, file_key_set, url_key_set
+from threefold_server.service import Service
+from threefold_server.telemetry import logger
+
+MAX_TOKEN_CHARS = 16_384
+
+HOW = "a token is needed: `Authorization: Bearer <token>`"
+
+Claims = Mapping[str, Any]
+
+
+class JwtIdentity:
+    """Checks tokens against the issuer's keys, or against a secret that it shares."""
+
+    def __init__(self, service: Service) -> None:
+        self._settings = service.settings
+        self._keys = _key_set(service)
+
+    async def identify(self, request: Request) -> Principal:
+        settings = self._settings
+        claims = await self._verify(bearer(request.headers, HOW))
+        user = _id(claims, settings.jwt_user_claim)
+        agent = _id(claims, settings.jwt_agent_claim)
+        if agent is None or (user is None and not settings.allow_self):
+            missing = settings.jwt_agent_claim if agent is None else settings.jwt_user_claim
+            raise Forbidden(f"the token names nobody in its claim {missing!r}")
+        agree(request.headers, USER_HEADER, user)
+        agree(request.headers, AGENT_HEADER, agent)
+        return Principal(
+            user=user,
+            agent=agent,
+            ceiling=self._ceiling(claims),
+            may_share=_says(claims, settings.jwt_share),
+            reads_shared=settings.reads_shared,
+            admin=_says(claims, settings.jwt_admin),
+        )
+
+    async def _verify(self, token: str) -> Claims:
+        """The claims of a good token. Every other gets one and the same answer; the log tells the kind of fault."""
+        try:
+            return await self._decode(token)
+        except jwt.PyJWTError as error:
+            logger.info("token refused", extra={"fields": {"reason": type(error).__name__}})
+            raise Unauthenticated("the token does not verify: expired, or not made for this service") from error
+
+    async def _decode(self, token: str) -> Claims:
+        if len(token) > MAX_TOKEN_CHARS:
+            raise jwt.DecodeError("too long")
+        settings = self._settings
+        return jwt.decode(
+            token,
+            await self._key(token),
+            algorithms=settings.algorithms,
+            audience=settings.jwt_audience,
+            issuer=settings.jwt_issuer,
+            leeway=settings.jwt_leeway,
+            options={"require": ["exp"], "enforce_minimum_key_length": True},
+        )
+
+    async def _key(self, token: str) -> jwt.PyJWK | str:
+        """What the store was configured with; a token's own words (`jku`, `x5u`, `jwk`) never lead to a key."""
+        if self._keys is None:
+            assert self._settings.jwt_secret is not None
+            return self._settings.jwt_secret.get_secret_value()
+        header = jwt.get_unverified_header(token)
+        if header.get("alg") not in self._settings.algorithms:
+            raise jwt.InvalidAlgorithmError("not one of the configured algorithms")
+        key = await self._keys.find(header.get("kid"))
+        if key is None:
+            raise jwt.InvalidKeyError("unknown key id")
+        return key
+
+    def _ceiling(self, claims: Claims) -> Reach:
+        name, store = self._settings.jwt_level_claim, self._settings.max_read_level
+        return Reach[store] if name is None else granted_reach(name, _claim(claims, name), store)
+
+
+def _key_set(service: Service) -> KeySet | None:
+    settings = service.settings
+    if settings.jwt_jwks_file is not None:
+        return file_key_set(settings.jwt_jwks_file, service)
+    return None if settings.jwt_jwks_url is None else url_key_set(settings.jwt_jwks_url, service)
+
+
+def _claim(claims: Claims, name: str) -> Any:
+    """A claim by its name, or else by its path: `realm_access.roles`. None where it is absent."""
+    if name in claims:
+        return claims[name]
+    value: Any = claims
+    for part in name.split("."):
+        value = cast("Claims", value).get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def _id(claims: Claims, name: str) -> str | None:
+    value = _claim(claims, name)
+    try:
+        return None if value is None else checked(name, value)
+    except InvalidRequest as error:
+        raise Forbidden(f"the token's claim {error.message}") from error
+
+
+def _says(claims: Claims, wanted: str | None) -> bool:
+    """`claim` must be true; `claim=value` must be the value, list it, or hold it among words (as scopes do)."""
+    if wanted is None:
+        return False
+    name, _, value = wanted.partition("=")
+    found = _claim(claims, name)
+    if not value:
+        return found is True
+    return value in (found.split(" ") if isinstance(found, str) else found if isinstance(found, list) else [])

@@ -1,0 +1,69 @@
+"""Mode `keys`: `Authorization: Bearer <key>`; the key's grants say for whom the caller may speak."""
+
+from __future__ import annotations
+
+from fastapi import Request
+from starlette.datastructures import Headers
+
+from threefold.errors import Forbidden, Unauthenticated
+from threefold_server.access import Principal, Reach
+from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, named
+from threefold_server.service import Service
+from threefold_server.storage import keys
+
+CACHE_MICROS = 5_000_000  # a revoked key is refused everywhere within 5 s
+CACHE_SIZE = 1_024
+
+HOW = "an API key is needed: `Authorization: Bearer <key>`; make one with `threefold keys create`"
+
+
+class KeyIdentity:
+    """Looks keys up in the store, and remembers them for a moment."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._cache: dict[str, tuple[int, keys.Key]] = {}
+
+    async def identify(self, request: Request) -> Principal:
+        key = await self._key(bearer(request.headers, HOW))
+        settings = self._service.settings
+        return Principal(
+            user=_granted_user(key, request.headers),
+            agent=_granted_agent(key, request.headers),
+            ceiling=min(key.ceiling, Reach[settings.max_read_level]),
+            may_share=key.may_share,
+            reads_shared=settings.reads_shared,
+            admin=key.admin,
+        )
+
+    async def _key(self, token: str) -> keys.Key:
+        now = self._service.clock()
+        until, key = self._cache.get(token, (0, None))
+        if key is None or until <= now or not key.alive(now):
+            self._cache.pop(token, None)
+            key = await self._service.database.read("system", lambda c: keys.verify(c, token, now))
+            if key is None:
+                raise Unauthenticated("the API key is unknown, expired or revoked; see `threefold keys list`")
+            if len(self._cache) >= CACHE_SIZE:
+                self._cache.clear()
+            self._cache[token] = (now + CACHE_MICROS, key)
+        return key
+
+
+def _granted_user(key: keys.Key, headers: Headers) -> str | None:
+    if key.user_grant != "named":
+        return agree(headers, USER_HEADER, key.user_value if key.user_grant == "fixed" else None)
+    asked = named(headers, USER_HEADER)
+    if asked is None:
+        raise Forbidden(f"this key speaks for users that the request names: send {USER_HEADER}")
+    return asked
+
+
+def _granted_agent(key: keys.Key, headers: Headers) -> str:
+    if key.agent_grant == "name":
+        agree(headers, AGENT_HEADER, key.agent_value)
+        return key.agent_value
+    asked = named(headers, AGENT_HEADER)
+    if asked is None or not asked.startswith(key.agent_value) or asked == key.agent_value:
+        raise Forbidden(f"this key speaks for agents under {key.agent_value!r}: send {AGENT_HEADER}")
+    return asked

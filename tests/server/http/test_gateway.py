@@ -1,0 +1,109 @@
+"""Mode `gateway`: headers count only from a proxy that calls from its network and knows the secret."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from threefold_server.app import create_app
+from threefold_server.local import LocalService
+from threefold_server.settings import Settings
+
+SECRET = "what only the proxy and the service know"
+PROVEN = {"X-Threefold-Gateway-Secret": SECRET, "X-Threefold-User": "ana", "X-Threefold-Agent": "support"}
+COMMON: dict[str, Any] = {"mode": "gateway", "embedder": "hash", "consolidate": False, "gateway_secret": SECRET}
+
+
+@contextmanager
+def behind(headers: Any, **settings: Any) -> Generator[httpx.Client]:
+    """A client that is the proxy, or pretends to be."""
+    with (
+        LocalService(**{**COMMON, **settings}) as service,
+        httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client,
+    ):
+        yield client
+
+
+def refusal(client: httpx.Client, headers: Any = None) -> tuple[int, Any]:
+    answer = client.get("/v1/whoami", headers=headers)
+    return answer.status_code, answer.json()["error"]
+
+
+def test_the_proxy_says_who_calls() -> None:
+    with behind(PROVEN, max_read_level="user") as client:
+        who = client.get("/v1/whoami").json()
+    assert (who["user"], who["agent"], who["ceiling"], who["mode"]) == ("ana", "support", "user", "gateway")
+    assert (who["admin"], who["may_share"]) == (False, False)
+
+
+@pytest.mark.parametrize("secret", [None, "", SECRET[:-1], SECRET + "x", SECRET.upper(), "\xe9"])
+def test_whoever_does_not_know_the_secret_is_refused(secret: str | None) -> None:
+    """Field case 102."""
+    shown = [] if secret is None else [(b"X-Threefold-Gateway-Secret", secret.encode("latin-1"))]
+    with behind([(b"X-Threefold-User", b"ana"), (b"X-Threefold-Agent", b"support"), *shown]) as client:
+        assert refusal(client)[0] == 401
+
+
+def test_whoever_calls_from_elsewhere_is_refused_in_the_same_words() -> None:
+    with behind(PROVEN, gateway_networks="10.0.0.0/8") as elsewhere, behind(PROVEN) as client:
+        assert refusal(elsewhere) == refusal(client, {"X-Threefold-Gateway-Secret": "wrong"})
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    ("peer", "status"), [("10.1.2.3", 200), ("::ffff:10.1.2.3", 200), ("fd00::1", 200), ("11.1.2.3", 401), ("", 401)]
+)
+async def test_networks_are_those_of_the_settings(peer: str, status: int, sqlite_url: str) -> None:
+    settings: dict[str, Any] = {"database_url": sqlite_url, "gateway_networks": "10.0.0.0/8, fd00::/8"}
+    app = create_app(Settings(**COMMON, **settings))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(base_url="http://x", transport=httpx.ASGITransport(app, client=(peer, 1))) as client,
+    ):
+        assert (await client.get("/v1/whoami", headers=PROVEN)).status_code == status
+
+
+@pytest.mark.parametrize("missing", ["X-Threefold-User", "X-Threefold-Agent"])
+def test_nobody_is_nobody(missing: str) -> None:
+    with behind({name: value for name, value in PROVEN.items() if name != missing}) as client:
+        status, error = refusal(client)
+    assert (status, missing.lower() in error["message"]) == (403, True)
+
+
+def test_names_are_taken_as_they_are() -> None:
+    """A user who may choose a name must not become another one by percent signs."""
+    with behind(PROVEN) as client:
+        for name in ("ana%20m", "a/b", "O'Brien", "日本"):
+            answer = client.get("/v1/whoami", headers={b"X-Threefold-User": name.encode()})
+            assert answer.json()["user"] == name
+        assert refusal(client, {b"X-Threefold-User": b"\xff"})[0] == 422
+        assert refusal(client, {"X-Threefold-User": "*"})[0] == 422
+
+
+def test_a_header_that_the_caller_slipped_in_is_noticed() -> None:
+    with behind(PROVEN) as client:
+        twice = [("X-Threefold-User", "ana"), ("X-Threefold-User", "bob")]
+        request = client.build_request("GET", "/v1/whoami", headers=httpx.Headers([*PROVEN.items(), twice[1]]))
+        assert client.send(request).status_code == 422
+
+
+def test_every_header_can_be_another() -> None:
+    names = {
+        "gateway_secret_header": "X-Proof",
+        "gateway_user_header": "X-Forwarded-User",
+        "gateway_agent_header": "X-App",
+        "gateway_level_header": "X-Level",
+        "gateway_share_header": "X-Share",
+        "gateway_admin_header": "X-Admin",
+    }
+    headers = {"X-Proof": SECRET, "X-App": "support", "X-Level": "session", "X-Share": "true", "X-Admin": "true"}
+    with behind(headers, **names, allow_self=True) as client:
+        who = client.get("/v1/whoami").json()
+        assert (who["user"], who["ceiling"], who["may_share"], who["admin"]) == (None, "session", True, True)
+        plain = client.get("/v1/whoami", headers={"X-Forwarded-User": "ana", "X-Admin": "false"}).json()
+        assert (plain["user"], plain["admin"]) == ("ana", False)
+        assert refusal(client, {"X-Level": "everything"})[0] == 403
