@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fixtures.consolidation import World
+from fixtures.openai_server import OpenAIServer, chat_reply
 from threefold.contract import Digest
 from threefold_server.consolidation.rebuild import rebuild
 from threefold_server.local import LocalService
@@ -59,6 +60,26 @@ def test_a_rule_survives_every_rolling_digest_word_for_word(database_url: str) -
     assert {digest.from_seq for digest in seen} == {1}
     covered = [digest.upto_seq for digest in seen]
     assert covered == sorted(set(covered))
+
+
+def test_a_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, database_url: str) -> None:
+    """Field case 403, with a model: what the digest quotes is what was said, and it names model and instructions."""
+    openai_server.otherwise = chat_reply("They talked about the weather [4].")
+    model: dict[str, Any] = {"model": "chat", "model_base_url": openai_server.url}
+    with (
+        LocalService(database_url=database_url, embedder="hash", **model, **MARKS) as service,
+        service.client() as memory,
+    ):
+        memory.write("s1", [said("Let us plan the release."), said("Never email the client.", name="Ana")])
+        for _ in range(3):
+            memory.write("s1", [said(f"A remark about the weather on day {number}.") for number in range(25)])
+            memory.wait("s1")
+        found = memory.digests("s1").digests
+        block = memory.recall("release", session_id="s1").block
+    assert len(found) == 3
+    assert {(digest.model, digest.prompt) for digest in found} == {("chat", "digest_v1")}
+    assert {digest.text.split("\n")[0] for digest in found} == {'[2] Ana: "Never email the client."'}
+    assert '[2] Ana: "Never email the client."' in block
 
 
 async def test_consolidation_merges_no_two_facts_into_one(world: World) -> None:

@@ -39,7 +39,7 @@ def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
 def test_one_setting_turns_the_model_on() -> None:
     assert build_summarizer(build_chat(None)).name == "extractive-v1"
     chat = build_chat("gpt-5-mini", api_key="key")
-    assert build_summarizer(chat).name == "openai-gpt-5-mini-digest_v1"
+    assert build_summarizer(chat).name == "gpt-5-mini"
 
 
 @pytest.mark.parametrize("spec", ["", "openai", "openai:", "MiniLM", "ollama:x"])

@@ -26,6 +26,7 @@ from fixtures.openai_server import (
     wrapped,
 )
 from threefold_server.models.chat import ChatModel
+from threefold_server.models.instructions import read_instructions
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
 from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused
@@ -33,7 +34,7 @@ from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused
 CASSETTES = Path(__file__).parent / "cassettes"
 HOST = "http://model.test/v1"
 TURNS = [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
-DIGEST = "Ana plans the release with the bot."
+DIGEST = "[3] Ana plans the release with the bot."
 
 
 async def ask(url: str) -> str:
@@ -49,7 +50,7 @@ async def fold(url: str) -> str:
     """A digest, whose request holds turns."""
     model = ChatModel("chat", api_key="key", base_url=url)
     try:
-        return await ModelSummarizer(model).fold(
+        return await ModelSummarizer(model, read_instructions("digest", None)).fold(
             "They met.", [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
         )
     finally:

@@ -87,7 +87,7 @@ async def open_service(
         chat = _build_chat(settings)
         if chat is not None:
             stack.push_async_callback(chat.aclose)
-        service = Service(settings, database, embedder, build_summarizer(chat), metrics or Metrics())
+        service = Service(settings, database, embedder, build_summarizer(chat, settings.prompts), metrics or Metrics())
         if claim:
             await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service

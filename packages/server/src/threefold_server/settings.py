@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")
     minilm_model: Path | None = Field(default=None, description="The MiniLM model file; the packaged one otherwise.")
     model: str | None = Field(default=None, min_length=1, description="Writes digests; unset: no model is asked.")
+    prompts: Path | None = Field(default=None, description="Directory of a store's own instructions: digest.md.")
     model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
     model_api_key: SecretStr | None = None
     model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
@@ -103,6 +104,8 @@ class Settings(BaseSettings):
             )
         if self.allow_user_level and self.max_read_level == "session":
             raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
+        if self.prompts and not self.prompts.is_dir():
+            raise ValueError(f"prompts: {str(self.prompts)!r} is no directory")
         if self.mcp and not mcp_installed():
             raise ValueError("mcp: needs MCP's Python SDK; install threefold-server[mcp]")
         if self.max_read_level == "store":

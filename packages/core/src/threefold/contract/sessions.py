@@ -38,6 +38,9 @@ class Digest(Response):
     upto_seq: int
     parent: int | None = Field(default=None, description="The version this one was folded from.")
     model: str
+    prompt: str | None = Field(
+        default=None, description="The version of the model's instructions; null where no model was asked."
+    )
     tokens: int
     created_at: Timestamp
 

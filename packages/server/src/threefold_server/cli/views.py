@@ -154,8 +154,11 @@ def _content(turn: Turn) -> Text:
 
 def digests(answer: DigestPage) -> RenderableType:
     """The versions of a digest, newest first."""
-    rows = [(item.version, f"{item.from_seq}-{item.upto_seq}", item.text) for item in answer.digests]
-    return _page(table("version", "turns", "text", rows=rows), len(rows), None)
+    rows = [
+        (item.version, f"{item.from_seq}-{item.upto_seq}", " ".join(filter(None, [item.model, item.prompt])), item.text)
+        for item in answer.digests
+    ]
+    return _page(table("version", "turns", "by", "text", rows=rows), len(rows), None)
 
 
 def session_status(answer: SessionStatus) -> RenderableType:

@@ -23,8 +23,9 @@ from threefold_server.storage.tasks import Claim, LeaseLost
 from threefold_server.storage.types import AnyRow
 from threefold_server.window import group_turns
 
-CALL_TOKENS = 6_000
-"""What one call of a summarizer reads at most, beside the digest so far: within a context window of 8k."""
+CALL_TOKENS = 4_000
+"""What one call of a summarizer reads at most, beside its instructions and the digest so far, which with the answer
+take 3,500: within a context window of 8k."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,8 @@ async def fold_session(service: Service, claim: Claim) -> None:
     read = partial(_next_step, claim=claim, target=target)
     while (step := await service.database.read(claim.owner, read)).turns:
         text = await _digest(service.summarizer, step)
-        values = {"text": text, "model": service.summarizer.name, "created_at": service.clock()}
+        author = {"model": service.summarizer.name, "prompt": service.summarizer.prompt}
+        values = {"text": text, **author, "created_at": service.clock()}
         store = partial(_store, claim=claim, step=step, values=values)
         await service.database.write(claim.owner, store, background=True)
     finish = partial(_finish, claim=claim, seen=step.last_seq, trigger=service.settings.trigger, now=service.clock())

@@ -59,12 +59,13 @@ def build_chat(
     return ChatModel(model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout)
 
 
-def build_summarizer(chat: ChatModel | None) -> Summarizer:
-    """Return the summarizer that asks the chat model, or else the built-in one."""
+def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Summarizer:
+    """Return the summarizer that asks the chat model, or else the built-in one; `prompts` may hold a digest.md."""
     if chat is None:
         from threefold_server.models.extractive import ExtractiveSummarizer
 
         return ExtractiveSummarizer()
+    from threefold_server.models.instructions import read_instructions
     from threefold_server.models.narrative import ModelSummarizer
 
-    return ModelSummarizer(chat)
+    return ModelSummarizer(chat, read_instructions("digest", prompts))

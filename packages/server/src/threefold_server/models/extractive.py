@@ -12,19 +12,14 @@ from string import punctuation
 from anyio import to_thread
 
 from threefold_server.models.cues import RULE, is_rule, salience
+from threefold_server.models.lines import LINE, TOOL, label, parts, same_words
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.sentences import pack, sentences
 from threefold_server.models.tokens import count_tokens, head_and_tail
 
 MAX_TOKENS = 1_200
-MAX_LINE_CHARS = 400
-MAX_SPEAKER_CHARS = 80
 MAX_LINES_PER_TURN = 24
 """One pasted document must not push out all that was said before it."""
 
-_TOOL = " (tool)"
-_LINE = re.compile(r"\[([1-9][0-9]{0,17})\] (.*?): (.*)")
-_BULLET = re.compile(r"^(?:[-*•–>#]+|\d{1,2}[.)])\s+")
 _BLOB = re.compile(r"(?:data:[\w.+-]+/[\w.+-]+;base64,)?[A-Za-z0-9+/=_-]{60,}(?:\r?\n[A-Za-z0-9+/=_-]+(?=\r?\n|\Z))*")
 
 
@@ -42,12 +37,12 @@ class _Line:
     @property
     def key(self) -> tuple[str, str]:
         """What makes two lines the same: the speaker and the words."""
-        return self.speaker, self.text.casefold().rstrip(" .!…。！")
+        return self.speaker, same_words(self.text)
 
     @property
     def salience(self) -> int:
         """Judged from the line alone, so that a line weighs the same in every fold."""
-        by_tool = self.speaker.endswith(_TOOL)  # a page that a tool fetched lays down no rules
+        by_tool = self.speaker.endswith(TOOL)  # a page that a tool fetched lays down no rules
         if not by_tool and is_rule(self.text):
             return RULE
         return salience(self.text) - by_tool
@@ -60,6 +55,7 @@ class ExtractiveSummarizer:
     """
 
     name = "extractive-v1"
+    prompt = None
 
     def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
         self._max_tokens = max_tokens
@@ -79,16 +75,16 @@ class ExtractiveSummarizer:
 def _parse(digest: str) -> Iterator[_Line]:
     """Yield the lines of a digest; what another summarizer wrote is cut into sentences."""
     for line in digest.split("\n"):
-        if found := _LINE.fullmatch(line):
+        if found := LINE.fullmatch(line):
             yield _Line(int(found[1]), found[2], found[3])
         else:
-            yield from (_Line(0, "", part) for part in _parts(line))
+            yield from (_Line(0, "", part) for part in parts(line))
 
 
 def _select(turn: DigestTurn) -> Iterator[_Line]:
     """Yield the lines worth keeping of one turn, in the order they were said."""
     text = _BLOB.sub("[…]", turn.text)
-    lines = [_Line(turn.seq, _label(turn), part) for part in dict.fromkeys(_parts(text)) if not _is_noise(part)]
+    lines = [_Line(turn.seq, label(turn), part) for part in dict.fromkeys(parts(text)) if not _is_noise(part)]
     scores = [line.salience for line in lines]
     best = nlargest(MAX_LINES_PER_TURN, range(len(lines)), key=scores.__getitem__)
     return (lines[i] for i in sorted(best) if scores[i] >= 0)
@@ -105,21 +101,7 @@ def _within(lines: Sequence[_Line], budget: int) -> list[str]:
     return [str(lines[i]) for i in sorted(kept)]
 
 
-def _parts(text: str) -> Iterator[str]:
-    """Yield the sentences of `text`, each on one line and without its bullet; a very long one in pieces."""
-    for sentence in sentences(text):
-        for piece in pack(sentence, MAX_LINE_CHARS, len):
-            if part := _BULLET.sub("", " ".join(piece.split())):
-                yield part
-
-
 def _is_noise(part: str) -> bool:
     """Tell punctuation soup (JSON, tables, ASCII art) and what has no letter or digit from text."""
     symbols = sum(char in punctuation for char in part)
     return 2 * symbols > len(part) - part.count(" ") or not any(map(str.isalnum, part))
-
-
-def _label(turn: DigestTurn) -> str:
-    # ": " ends the speaker in a line, so that none can pose as another.
-    speaker = " ".join(turn.speaker.split()).replace(": ", " ")[:MAX_SPEAKER_CHARS] or turn.role
-    return speaker + _TOOL if turn.role == "tool" else speaker

@@ -76,7 +76,12 @@ class Summarizer(Protocol):
 
     @property
     def name(self) -> str:
-        """The model and the version of its instructions, stored with each digest."""
+        """The model, stored with each digest."""
+        ...
+
+    @property
+    def prompt(self) -> str | None:
+        """The version of its instructions, stored as well; None where no model is asked."""
         ...
 
     async def fold(self, prior: str | None, turns: Sequence[DigestTurn]) -> str:

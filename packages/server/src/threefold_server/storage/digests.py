@@ -46,6 +46,7 @@ def to_digest(row: AnyRow) -> Digest:
         upto_seq=row.upto_seq,
         parent=row.parent,
         model=row.model,
+        prompt=row.prompt,
         tokens=row.tokens,
         created_at=from_micros(row.created_at),
     )

@@ -94,6 +94,7 @@ digests = Table(
     Column("covered_tokens", BigInteger, nullable=False),
     Column("parent", Integer),
     Column("model", Text, nullable=False),
+    Column("prompt", Text, comment="the version of the model's instructions; null where no model was asked"),
     Column("tokens", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
     ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
