@@ -288,6 +288,7 @@ def test_the_environment_fills_a_client(
     assert (cls.from_env().url, cls.from_env().user, cls.from_env().agent) == ("http://127.0.0.1:8181", None, None)
     for name, value in {"URL": "http://h:1", "USER": "ann", "AGENT": "bot", "API_KEY": "k"}.items():
         monkeypatch.setenv(f"THREEFOLD_{name}", value)
+    assert cls.from_env("http://127.0.0.1:9").url == "http://127.0.0.1:9"
     client = cls.from_env(timeout=3)
     assert (client.url, client.user, client.agent, client.deadlines.recall) == ("http://h:1", "ann", "bot", 3)
     assert client.origin == MemoryClient("http://h:1", api_key="k").origin

@@ -10,7 +10,7 @@ import pytest
 from fixtures.fake_service import Clock
 from threefold import CircuitBreaker, Policy, Stats
 from threefold.contract import StorePolicy, Turn
-from threefold.errors import ERRORS, CircuitOpen, ThreefoldError, Unreachable
+from threefold.errors import ERRORS, CircuitOpen, NotFound, ThreefoldError, Unreachable
 from threefold.policy import TAIL_CHARS, Tails, middle_cut
 from threefold.spool import SessionKey
 
@@ -20,7 +20,6 @@ REFUSALS = {
     "too_large",
     "unauthenticated",
     "forbidden",
-    "not_found",
     "conflict",
     "revision_conflict",
 }
@@ -83,7 +82,17 @@ def test_a_probe_that_was_cancelled_does_not_jam_the_breaker() -> None:
     assert not is_open(breaker)
 
 
-@pytest.mark.parametrize("code", ERRORS)
+def test_what_is_not_there_is_an_answer_like_another(caplog: pytest.LogCaptureFixture) -> None:
+    policy = Policy(breaker=CircuitBreaker(threshold=2, clock=Clock()))
+    policy.breaker.failed()
+    with pytest.raises(NotFound), policy.call():
+        raise NotFound("no such session")
+    policy.breaker.failed()
+    assert not is_open(policy.breaker)
+    assert (policy.stats.refusals, policy.stats.outages, caplog.records) == (0, 0, [])
+
+
+@pytest.mark.parametrize("code", [code for code in ERRORS if code != "not_found"])
 def test_refusals_are_not_outages(code: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = Policy(breaker=CircuitBreaker(threshold=1, clock=Clock()))
     with pytest.raises(ERRORS[code]), policy.call():

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold.contract import DigestView, Memory, Turn
+from threefold.contract import DigestView, Memory, RecalledMemory, RecallResponse, Turn
 from threefold.render import (
     FENCE_CLOSE,
     FENCE_OPEN,
     INDENT,
     PREFACE,
+    block_beside,
     digest_lines,
     join_block,
     memory_line,
@@ -172,3 +173,26 @@ def test_no_text_takes_more_than_linear_time(hostile: str) -> None:
     """A quadratic match would take minutes here, and the test would be stopped."""
     assert len(neutral(hostile)) >= len(hostile.strip())
     assert strip_block(hostile) == hostile
+
+
+def recalled(*memories: Memory, digest_text: str = "") -> RecallResponse:
+    facts = [RecalledMemory.model_validate({**each.model_dump(), "score": 1.0, "score_parts": {}}) for each in memories]
+    told = digest_lines(digest(digest_text)) if digest_text else []
+    return RecallResponse(facts=facts, block=join_block(told, [memory_line(each) for each in memories], []))
+
+
+def test_a_block_beside_a_history_leaves_out_what_the_history_says() -> None:
+    here = memory("I have a\nboat", kind="episode", role="user", session_id="s")
+    there = memory("I have a\nboat", kind="episode", role="user", session_id="t")
+    fact = memory("I have a\nboat", session_id="s")
+    response = recalled(here, there, fact)
+    shown = block_beside(response, "s", ["I have  a boat", "Fine."])
+    assert shown == join_block([], [memory_line(there), memory_line(fact)], [])
+    assert block_beside(response, "s", ["Fine."]) == response.block
+
+
+def test_no_block_is_left_of_nothing_but_history() -> None:
+    here = memory("I have a boat", kind="episode", role="user", session_id="s")
+    assert block_beside(recalled(here), "s", ["I have a boat"]) == ""
+    told = block_beside(recalled(here, digest_text="They met."), "s", ["I have a boat"])
+    assert told == join_block(digest_lines(digest("They met.")), [], [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import re
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from threefold import (
     Unreachable,
     calls,
 )
-from threefold.contract import MAX_QUERY_CHARS, MAX_TURNS_PER_WRITE, RecallResponse, StorePolicy
+from threefold.contract import MAX_QUERY_CHARS, MAX_TURNS_PER_WRITE, RecallResponse, StorePolicy, WhoAmI
 from threefold.errors import Conflict, Forbidden, ServiceError, Unauthenticated, Unavailable
 from threefold.render import FENCE_OPEN, join_block
 from threefold.session import CATCH_UP, MAX_WRITE_CHARS, chunks
@@ -366,6 +367,18 @@ def test_recalled_text_is_not_recorded(twin: Twin) -> None:
     assert twin.service.contents() == ["Real words", ""]
 
 
+def test_recalled_text_is_not_recorded_in_a_payload_either(twin: Twin) -> None:
+    block = join_block([], ["- the code is 4711"], [])
+    payload = {"parts": [{"content": f"Fine. {block}"}, {"content": [block, 1, None]}], "text": "kept"}
+    turn = {"role": "user", "content": "Fine.", "id": "1", "payload": json.dumps(payload)}
+    other = {"role": "user", "content": "Good.", "id": "2", "payload": '{"kept":  "as it is"}'}
+    odd = {"role": "user", "content": "Odd.", "id": "3", "payload": f"no JSON {block}"}
+    twin.session().record([turn, other, odd])
+    stored = [kept["payload"] for kept in twin.service.sessions["ann", "bot", "s"].values()]
+    assert json.loads(stored[0]) == {"parts": [{"content": "Fine."}, {"content": ["", 1, None]}], "text": "kept"}
+    assert stored[1:] == ['{"kept":  "as it is"}', "no JSON"]
+
+
 def test_nothing_to_record_is_nothing_sent(twin: Twin) -> None:
     session = twin.session(soft())
     assert session.record(said(join_block([], ["- x"], [])))
@@ -510,3 +523,28 @@ def test_whoami_goes_through_the_guard(fake: FakeService) -> None:
     assert session.stats.outages == 1
     fake.fault = None
     assert asyncio.run(AsyncMemorySession(fake.async_client(), "s").whoami()).user == "ann"
+
+
+def test_an_identity_is_asked_for_once_per_user_and_agent(fake: FakeService) -> None:
+    policy, client = Policy(), fake.client()
+    for session_id in ("s", "t"):
+        known = MemorySession(client, session_id, policy=policy).identity()
+        assert known is not None
+        assert known.user == "ann"
+    other = MemorySession(client, "s", user="bob", policy=policy).identity()
+    assert other is not None
+    assert other.user == "bob"
+    assert fake.paths() == ["/v1/whoami"] * 2
+
+
+async def both_identities(session: AsyncMemorySession) -> list[WhoAmI | None]:
+    return [await session.identity(), await session.identity()]
+
+
+def test_nobody_knows_an_identity_in_an_outage(fake: FakeService) -> None:
+    fake.faults = [down] * 3
+    policy = Policy()
+    assert MemorySession(fake.client(), "s", policy=policy).identity() is None
+    first, second = asyncio.run(both_identities(AsyncMemorySession(fake.async_client(), "s", policy=policy)))
+    assert first is not None
+    assert first is second

@@ -62,11 +62,11 @@ class Target(TypedDict):
     api_key: str | None
 
 
-def target_from_env() -> Target:
-    """What the THREEFOLD_* variables say; an empty one counts as unset."""
+def target_from_env(url: str | None = None) -> Target:
+    """What the THREEFOLD_* variables say, an empty one counting as unset; `url` goes before theirs."""
     read = os.environ.get
     return Target(
-        url=read("THREEFOLD_URL") or DEFAULT_URL,
+        url=url or read("THREEFOLD_URL") or DEFAULT_URL,
         user=read("THREEFOLD_USER") or None,
         agent=read("THREEFOLD_AGENT") or None,
         api_key=read("THREEFOLD_API_KEY") or None,
@@ -188,10 +188,14 @@ class MemoryClient(_Client):
 
     @classmethod
     def from_env(
-        cls, *, timeout: float | Deadlines = DEFAULT_DEADLINES, transport: httpx.BaseTransport | None = None
+        cls,
+        url: str | None = None,
+        *,
+        timeout: float | Deadlines = DEFAULT_DEADLINES,
+        transport: httpx.BaseTransport | None = None,
     ) -> Self:
-        """A client as THREEFOLD_URL, THREEFOLD_API_KEY, THREEFOLD_USER and THREEFOLD_AGENT say."""
-        return cls(**target_from_env(), timeout=timeout, transport=transport)
+        """A client as THREEFOLD_URL (or `url`), THREEFOLD_API_KEY, THREEFOLD_USER and THREEFOLD_AGENT say."""
+        return cls(**target_from_env(url), timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -349,10 +353,14 @@ class AsyncMemoryClient(_Client):
 
     @classmethod
     def from_env(
-        cls, *, timeout: float | Deadlines = DEFAULT_DEADLINES, transport: httpx.AsyncBaseTransport | None = None
+        cls,
+        url: str | None = None,
+        *,
+        timeout: float | Deadlines = DEFAULT_DEADLINES,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> Self:
-        """A client as THREEFOLD_URL, THREEFOLD_API_KEY, THREEFOLD_USER and THREEFOLD_AGENT say."""
-        return cls(**target_from_env(), timeout=timeout, transport=transport)
+        """A client as THREEFOLD_URL (or `url`), THREEFOLD_API_KEY, THREEFOLD_USER and THREEFOLD_AGENT say."""
+        return cls(**target_from_env(url), timeout=timeout, transport=transport)
 
     async def __aenter__(self) -> Self:
         return self

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
-from threefold.contract import StorePolicy, Turn
-from threefold.errors import CircuitOpen, ServiceError, ThreefoldError
+from threefold.contract import StorePolicy, Turn, WhoAmI
+from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError
 from threefold.spool import Entry, MemorySpool, SessionKey, Spool, Stamps
 
 FailureMode = Literal["soft", "strict"]
@@ -21,6 +21,7 @@ THRESHOLD = 2  # outages in a row that open the breaker
 COOL_DOWN = 5.0  # seconds until it lets one call through again
 TAIL_TURNS = 30
 TAIL_SESSIONS = 256
+KNOWN_IDENTITIES = 1_024
 TAIL_CHARS = 8_000  # of one turn: 256 sessions of 30 such turns are 60 MB at most
 
 log = logging.getLogger("threefold")
@@ -147,6 +148,7 @@ class Policy:
         self.stats = Stats()
         self._failure_mode: FailureMode | None = failure_mode
         self._stores: dict[str, StorePolicy] = {}
+        self._identities: OrderedDict[tuple[str | None, ...], WhoAmI] = OrderedDict()
         self._stamps = Stamps()
 
     def failure_mode(self, origin: str) -> FailureMode:
@@ -164,6 +166,17 @@ class Policy:
     def learn(self, origin: str, store: StorePolicy) -> None:
         """Remember a store's policy."""
         self._stores[origin] = store
+
+    def meet(self, key: SessionKey, whoami: WhoAmI) -> None:
+        """Remember what the service said about a user and agent, and what the store asks of its clients."""
+        self.learn(key.origin, whoami.store)
+        self._identities[key[:3]] = whoami
+        while len(self._identities) > KNOWN_IDENTITIES:
+            self._identities.popitem(last=False)
+
+    def met(self, key: SessionKey) -> WhoAmI | None:
+        """What the service said about a user and agent, if it was asked."""
+        return self._identities.get(key[:3])
 
     def stamp(self) -> str:
         """The name of the next entry."""
@@ -198,7 +211,7 @@ class Policy:
     def _note(self, error: ThreefoldError) -> None:
         if is_refusal(error):
             self.breaker.succeeded()
-            return self.refused(error)
+            return None if isinstance(error, NotFound) else self.refused(error)  # not there: an answer like another
         self.stats.add(outages=1)
         if not isinstance(error, CircuitOpen):
             self.breaker.failed()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 from threefold import calls
 from threefold.calls import Call, ForgetOptions, R, RecallOptions, SaveOptions, TurnLike
@@ -29,7 +30,7 @@ from threefold.contract import (
 from threefold.contract.common import clean_text
 from threefold.errors import InvalidRequest, ThreefoldError
 from threefold.policy import FailureMode, Policy, Stats, is_refusal, middle_cut
-from threefold.render import join_block, strip_block, turn_line
+from threefold.render import FENCE_MARK, join_block, strip_block, turn_line
 from threefold.spool import Entry, SessionKey
 
 SERVICE_DOWN = "service"
@@ -182,6 +183,10 @@ class _Session:
     def _all_waiting(self) -> Iterator[Entry]:
         return self.policy.spool.pending(self.key.origin)
 
+    def _met(self, whoami: WhoAmI) -> WhoAmI:
+        self.policy.meet(self.key, whoami)
+        return whoami
+
     def _forgotten(self, receipt: ForgetReceipt) -> ForgetReceipt:
         if not receipt.dry_run:
             self.policy.tails.forget_user(self.key)
@@ -267,7 +272,14 @@ class MemorySession(_Session):
 
     def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy. Raises."""
-        return self.send(calls.whoami())
+        return self._met(self.send(calls.whoami()))
+
+    def identity(self) -> WhoAmI | None:
+        """The same, asked for once per user and agent of a policy; None while nobody answers."""
+        try:
+            return self.policy.met(self.key) or self.whoami()
+        except ThreefoldError:
+            return None
 
     def _drain(self) -> None:
         for entry in self._all_waiting():
@@ -280,7 +292,7 @@ class MemorySession(_Session):
     def _learn(self) -> None:
         if not self._knows_store:
             with self._learning():
-                self.policy.learn(self.key.origin, self.client.whoami().store)
+                self.policy.meet(self.key, self.client.whoami())
 
 
 class AsyncMemorySession(_Session):
@@ -350,7 +362,14 @@ class AsyncMemorySession(_Session):
 
     async def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy. Raises."""
-        return await self.send(calls.whoami())
+        return self._met(await self.send(calls.whoami()))
+
+    async def identity(self) -> WhoAmI | None:
+        """The same, asked for once per user and agent of a policy; None while nobody answers."""
+        try:
+            return self.policy.met(self.key) or await self.whoami()
+        except ThreefoldError:
+            return None
 
     async def _drain(self) -> None:
         for entry in self._all_waiting():
@@ -363,7 +382,7 @@ class AsyncMemorySession(_Session):
     async def _learn(self) -> None:
         if not self._knows_store:
             with self._learning():
-                self.policy.learn(self.key.origin, (await self.client.whoami()).store)
+                self.policy.meet(self.key, await self.client.whoami())
 
 
 def fitting_query(query: str) -> str:
@@ -377,7 +396,31 @@ def recordable(turn: TurnIn) -> list[TurnIn]:
     if turn.content and not content:
         return []
     said = turn.created_at or datetime.now(UTC)  # now, as it may be sent much later
-    return [turn.model_copy(update={"content": content, "created_at": said})]
+    payload = turn.payload and strip_payload(turn.payload)
+    return [turn.model_copy(update={"content": content, "created_at": said, "payload": payload})]
+
+
+def strip_payload(payload: str) -> str:
+    """A framework's message without recalled text in any of its strings; else what it was, byte for byte.
+
+    A copy of a memory in the log of another session would outlive its erasure.
+    """
+    if FENCE_MARK not in payload.lower():
+        return payload
+    try:
+        return json.dumps(_stripped(json.loads(payload)), ensure_ascii=False)
+    except ValueError:  # not JSON after all
+        return strip_block(payload)
+
+
+def _stripped(value: Any) -> Any:
+    if isinstance(value, str):
+        return strip_block(value)
+    if isinstance(value, dict):
+        return {key: _stripped(item) for key, item in cast(dict[str, Any], value).items()}
+    if isinstance(value, list):
+        return [_stripped(item) for item in cast(list[Any], value)]
+    return value
 
 
 def chunks(turns: list[TurnIn]) -> list[list[TurnIn]]:

@@ -1,0 +1,49 @@
+"""Whatever way a run is driven, and however it ends, what was said is recorded once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from conformance.adapter import Plugin, Setup, Way, Who
+from conformance.conftest import InProcess, Run, said, turns
+from conformance.plugins import PLUGINS
+
+ANA = Who("ana", "s")
+HELLO = "Hello, this is Ana."
+
+
+def ways(kind: str) -> list[Any]:
+    """Each way of each plugin."""
+    return [
+        pytest.param(plugin, way, id=f"{plugin.module}-{name}")
+        for plugin in PLUGINS
+        for name, way in getattr(plugin, kind).items()
+    ]
+
+
+def test_run(plugin: Plugin, line: InProcess, run: Run) -> None:
+    assert run(plugin.agent(Setup(line)), HELLO, ANA) == "Noted."
+    assert said(line.client("ana"), "s") == [HELLO, "Noted."]
+
+
+@pytest.mark.parametrize(("plugin", "way"), ways("completing"))
+def test_every_way_that_ends_well(plugin: Plugin, way: Way, line: InProcess) -> None:
+    asyncio.run(drive(way, plugin.agent(Setup(line))))
+    assert [text.strip() for text in said(line.client("ana"), "s")] == [HELLO, "Noted."]
+
+
+@pytest.mark.parametrize(("plugin", "way"), ways("breaking"))
+def test_every_way_that_does_not(plugin: Plugin, way: Way, line: InProcess) -> None:
+    asyncio.run(drive(way, plugin.agent(Setup(line))))
+    found = turns(line.client("ana"), "s")
+    assert Counter(turn.content for turn in found)[HELLO] == 1
+    assert found[0].content == HELLO
+    assert len({turn.id for turn in found}) == len(found)
+
+
+async def drive(way: Way, agent: Any) -> None:
+    await way(agent, HELLO, ANA)

@@ -1,0 +1,126 @@
+"""What is told is recalled, by the one who told it and by nobody else, and never becomes memory a second time."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from conformance.adapter import Plugin, Script, Setup, Who
+from conformance.conftest import InProcess, Remote, Run, said, turns
+from threefold import ThreefoldError
+from threefold.render import FENCE_MARK
+
+CODES = {"ana": "4711", "bob": "0815", "cleo": "1234"}
+
+# Pairs that any joining, trimming, folding or decoding of ids would make one.
+HOSTILE = [
+    ("a/b", "c", "a", "b/c"),
+    ("a:b", "c", "a", "b:c"),
+    ("a|b", "c", "a", "b|c"),
+    ("Ana", "s", "ana", "s"),
+    ("ana ", "s", "ana", "s"),
+    ("ana", "s\n", "ana", "s"),
+    ("a%2Fb", "s", "a/b", "s"),
+    ("..", "../turns", ".", "./turns"),
+    ("é", "s", "e\u0301", "s"),
+    ("\u202eana", "s", "ana", "s"),
+    ("user", "' OR 1=1 --", "user", "%"),
+    ("u" * 512, "s" * 512, "u" * 511, "s" * 511),
+]
+
+
+def test_a_fact_told_in_one_session_is_recalled_in_the_next(
+    plugin: Plugin, place: InProcess | Remote, run: Run
+) -> None:
+    script = Script()
+    agent = plugin.agent(Setup(place, script))
+    run(agent, "The gate code is 4711.", Who("ana", "monday"))
+    run(agent, "What is the gate code?", Who("ana", "tuesday"))
+    assert "4711" not in script.prompts[0].replace("The gate code is 4711.", "")
+    assert "4711" in script.prompts[-1]
+
+
+def test_two_users_on_one_agent_object_never_mix(plugin: Plugin, place: InProcess | Remote) -> None:
+    script = Script()
+    agent = plugin.agent(Setup(place, script))
+
+    async def talk(user: str) -> None:
+        for round_number in range(3):
+            session = Who(user, f"same-{round_number}")
+            await agent.run(f"The gate code of {user} is {CODES[user]}.", session)
+            await agent.run(f"Which gate code has {user}?", session)
+
+    async def all_talk() -> None:
+        await asyncio.gather(*map(talk, CODES))
+
+    asyncio.run(all_talk())
+    check_apart(script, place)
+
+
+def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remote) -> None:
+    script = Script()
+    agent = plugin.agent(Setup(place, script))
+
+    def talk(user: str) -> None:
+        for round_number in range(3):
+            session = Who(user, f"same-{round_number}")
+            agent.run_sync(f"The gate code of {user} is {CODES[user]}.", session)
+            agent.run_sync(f"Which gate code has {user}?", session)
+
+    with ThreadPoolExecutor(len(CODES)) as pool:
+        list(pool.map(talk, CODES))
+    check_apart(script, place)
+
+
+def check_apart(script: Script, place: InProcess | Remote) -> None:
+    """Every prompt, and every session, has one user's code in it; each question came with the answer."""
+    for prompt in script.prompts:
+        assert sum(code in prompt for code in CODES.values()) == 1, prompt
+    for user, code in CODES.items():
+        for round_number in range(3):
+            words = said(place.client(user), f"same-{round_number}")
+            asked = [f"The gate code of {user} is {code}.", f"Which gate code has {user}?"]
+            assert [text for text in words if text in asked] == asked
+
+
+@pytest.mark.parametrize(("user", "session", "other_user", "other_session"), HOSTILE)
+def test_hostile_ids_stay_apart(
+    plugin: Plugin, line: InProcess, user: str, session: str, other_user: str, other_session: str
+) -> None:
+    agent = plugin.agent(Setup(line))
+    agent.run_sync("The gate code is 4711.", Who(user, session))
+    agent.run_sync("The door is green.", Who(other_user, other_session))
+    assert said(line.client(user), session)[0] == "The gate code is 4711."
+    assert said(line.client(other_user), other_session)[0] == "The door is green."
+
+
+@pytest.mark.parametrize("who", [Who("*", "s"), Who(" ", "s"), Who("ana", "*"), Who("ana", "a\x00b")])
+def test_ids_that_cannot_be_are_refused_before_the_model_is_asked(plugin: Plugin, line: InProcess, who: Who) -> None:
+    script = Script()
+    with pytest.raises(ThreefoldError, match=r"user|session"):
+        plugin.agent(Setup(line, script)).run_sync("Hello.", who)
+    assert script.prompts == []
+
+
+def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProcess | Remote, run: Run) -> None:
+    script = Script()
+    agent = plugin.agent(Setup(place, script))
+    run(agent, "The gate code is 4711.", Who("ana", "told"))
+    for number in range(3):
+        run(agent, "What is the gate code?", Who("ana", f"asked-{number}"))
+        assert "4711" in script.prompts[-1]
+        log = "".join(turn.content + (turn.payload or "") for turn in turns(place.client("ana"), f"asked-{number}"))
+        assert "4711" not in log
+        assert FENCE_MARK not in log
+        assert "What is the gate code?" in log
+
+
+def test_one_agent_object_serves_one_event_loop_after_another(plugin: Plugin, place: InProcess | Remote) -> None:
+    agent = plugin.agent(Setup(place))
+    for number in range(3):
+        asyncio.run(agent.run(f"Round {number}.", Who("ana", "loops")))
+    agent.run_sync("Round 3.", Who("ana", "loops"))
+    words = said(place.client("ana"), "loops")
+    assert [text for text in words if text.startswith("Round")] == [f"Round {number}." for number in range(4)]

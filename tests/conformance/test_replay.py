@@ -1,0 +1,23 @@
+"""Tool calls and files survive in the log, message for message."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from conformance.adapter import Plugin, Setup, Who
+from conformance.conftest import InProcess, Remote
+
+
+def test_tool_calls_and_files_survive_replay(plugin: Plugin, place: InProcess | Remote) -> None:
+    if plugin.replay is None:
+        pytest.skip("this framework has no messages of its own")
+    replay = plugin.replay
+
+    async def both() -> tuple[Any, Any]:
+        return await replay(Setup(place), Who("ana", "rich"))
+
+    original, loaded = asyncio.run(both())
+    assert loaded == original
