@@ -23,12 +23,14 @@ CROSS_OWNER = {
     "drop_vectors",
     "due_tasks",
     "fold_idle",
+    "holds_for_all",
     "rebuild_owner",
     "replace_embedder",
     "requeue_parked",
     "retire_turns",
     "sweep_erased_turns",
     "sweep_expired_facts",
+    "sweep_expired_items",
     "task_counts",
 }
 

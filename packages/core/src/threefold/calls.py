@@ -12,6 +12,7 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from threefold.contract import (
+    DataScope,
     Digest,
     DigestPage,
     FactHistory,
@@ -19,6 +20,9 @@ from threefold.contract import (
     ForgetRequest,
     ForgetSource,
     Health,
+    ItemOp,
+    ItemsRequest,
+    ItemsResponse,
     Level,
     ListRequest,
     Memory,
@@ -242,6 +246,14 @@ def end(session_id: str, *, wait: float | None = None) -> Call[SessionStatus]:
     """Extract up to the turns seen now."""
     path = _path("sessions", session_id, "end")
     return Call("POST", path, SessionStatus, _given(wait=wait), pace="long", waits=wait or 0.0)
+
+
+def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope = "user") -> Call[ItemsResponse]:
+    """Operations on the items of a framework's store. Sent again only where that answers the same."""
+    request = checked(ItemsRequest, scope=scope, ops=ops)
+    kinds = {op.op in ("put", "delete") for op in request.ops}
+    pace = "write" if len(request.ops) <= 1 else "long"
+    return Call("POST", "/v1/items/batch", ItemsResponse, body=_json(request), pace=pace, repeatable=len(kinds) <= 1)
 
 
 def whoami() -> Call[WhoAmI]:

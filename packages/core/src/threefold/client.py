@@ -8,10 +8,10 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
-from typing import Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 from urllib.parse import quote
 
 import httpx
@@ -31,11 +31,14 @@ from threefold.calls import (
 )
 from threefold.connections import AsyncConnections, Connections
 from threefold.contract import (
+    DataScope,
     Digest,
     DigestPage,
     FactHistory,
     ForgetReceipt,
     Health,
+    ItemOp,
+    ItemsResponse,
     Memory,
     MemoryPage,
     RecallResponse,
@@ -312,6 +315,10 @@ class MemoryClient(_Client):
             pause = min(2 * pause, LAST_POLL)
         return status
 
+    def items_batch(self, ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope = "user") -> ItemsResponse:
+        """Operations on the items of a framework's store, all or none; reads see what was there before the writes."""
+        return self.send(calls.items_batch(ops, scope=scope))
+
     def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy."""
         return self.send(calls.whoami())
@@ -462,6 +469,11 @@ class AsyncMemoryClient(_Client):
             await self._sleep(pause)
             pause = min(2 * pause, LAST_POLL)
         return status
+
+    async def items_batch(
+        self, ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope = "user"
+    ) -> ItemsResponse:
+        return await self.send(calls.items_batch(ops, scope=scope))
 
     async def whoami(self) -> WhoAmI:
         return await self.send(calls.whoami())

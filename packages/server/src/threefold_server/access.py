@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Literal
 from uuid import UUID
@@ -71,9 +71,21 @@ class Holder:
     every condition, so that nobody reads that memory through them.
     """
 
-    owner: UUID
-    agent: str
+    principal: Principal
     for_all: bool
+
+    @property
+    def owner(self) -> UUID:
+        return self.principal.owner
+
+    @property
+    def agent(self) -> str:
+        return self.principal.agent
+
+    @property
+    def pool(self) -> UUID:
+        """The key of all that this holder holds: no two holders share one."""
+        return derive_key("pool", self.owner.bytes, self.agent.encode(), b"all" if self.for_all else b"own")
 
 
 SHARED_POOL = UUID(int=0)
@@ -92,6 +104,11 @@ def derive_key(kind: str, *parts: bytes) -> UUID:
 def owner_key(kind: OwnerKind, name: str) -> UUID:
     """The key of an owner. A self owner never equals a user of the same name."""
     return derive_key(f"owner:{kind}", name.encode())
+
+
+def item_key(pool: UUID, path: bytes, key: str) -> UUID:
+    """The key of an item by its place."""
+    return derive_key("item", pool.bytes, path, key.encode())
 
 
 def session_key(owner: UUID, agent: str, session_id: str) -> UUID:
@@ -151,8 +168,8 @@ def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
 def data_holder(principal: Principal, scope: DataScope) -> Holder:
     """The holder that a request names: its own user with its agent, or its agent."""
     if scope == "agent":
-        return Holder(owner_key("self", principal.agent), principal.agent, for_all=True)
-    return Holder(principal.owner, principal.agent, for_all=False)
+        return Holder(replace(principal, user=None), for_all=True)
+    return Holder(principal, for_all=False)
 
 
 def check_may_share(principal: Principal) -> None:

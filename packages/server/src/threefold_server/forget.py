@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from uuid import UUID, uuid4
 
 from threefold.contract import ForgetReceipt, ForgetRequest
 from threefold.errors import Forbidden, NotFound
 from threefold_server.access import Principal, Reach, ScopeFilter, forget_scope, item_scope, session_scope
 from threefold_server.service import Service
-from threefold_server.storage import erase, erasures, selection
+from threefold_server.storage import erase, erasures, selection, system
 from threefold_server.storage.database import Connection
 from threefold_server.storage.types import from_micros
 
-TIERS = ("sessions", "turns", "digests", "facts", "index")
+TIERS = ("sessions", "turns", "digests", "facts", "items", "index")
 
 
 async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
@@ -22,6 +23,7 @@ async def forget(service: Service, principal: Principal, request: ForgetRequest)
     selected = selection.select_request(request, _scope(principal, request))
     job = _Erasure(principal.owner, _selector(request), selected, request.dry_run, service.clock())
     receipt = await service.database.write(principal.owner, job.run)
+    receipt = receipt.model_copy(update={"not_covered": await _not_covered(service, principal, request)})
     if request.dry_run:
         return receipt
     service.metrics.erasures.labels(job.selector).inc()
@@ -40,6 +42,15 @@ async def delete_fact(
     if not receipt.counts["facts"] and not receipt.counts["turns"]:
         raise NotFound("no such fact")
     return receipt
+
+
+async def _not_covered(service: Service, principal: Principal, request: ForgetRequest) -> list[str]:
+    """What an agent holds for all of its users is not a user's to erase, even what this user put there."""
+    if principal.user is None or request.level is None:
+        return []
+    agent = principal.agent if request.level == "agent" else None
+    held = await service.database.read("system", partial(system.holds_for_all, agent=agent))
+    return ["items of scope 'agent'"] if held else []
 
 
 def _scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
@@ -103,6 +114,8 @@ class _Erasure:
             counts += erase.erase_facts(connection, self.owner, self.selected.facts)
         if self.selected.sessions is not None:
             counts += erase.erase_sessions(connection, self.owner, self.selected.sessions, self.now)
+        if self.selected.items is not None:
+            counts += erase.erase_items(connection, self.owner, self.selected.items)
         if self.selected.whole_owner:
             erase.erase_owner(connection, self.owner)
         return {tier: counts[tier] for tier in TIERS}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from datetime import UTC
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -30,6 +32,7 @@ ScoreTest = Literal["either", "cosine"]
 Tier = Literal["short_term", "medium_term", "long_term", "shared"]
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # after an even number of backslashes
 REPLACEMENT = "\ufffd"
 
 
@@ -43,6 +46,29 @@ def check_exact(value: object) -> object:
     if isinstance(value, str) and _UNSTORABLE.search(value):
         raise ValueError("must not contain NUL or a lone surrogate")
     return value
+
+
+def check_json(value: dict[str, Any], levels: int, size: int) -> dict[str, Any]:
+    """Refuse JSON that cannot be stored exactly (NUL, lone surrogates, NaN), that is too deep or too large."""
+    if _deeper(value, levels):
+        raise ValueError(f"must not be nested more than {levels} levels deep")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(f"must be JSON: {error}") from None
+    check_exact(text)
+    if _ESCAPED_NUL.search(text):
+        raise ValueError("must not contain NUL")
+    if len(text.encode()) > size:
+        raise ValueError(f"must not exceed {size} bytes of JSON")
+    return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    if not isinstance(value, dict | list):
+        return False
+    inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
+    return levels == 0 or any(_deeper(item, levels - 1) for item in inner)
 
 
 def check_id(value: str) -> str:

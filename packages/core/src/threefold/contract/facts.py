@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -23,7 +21,7 @@ from threefold.contract.common import (
     SourceRange,
     Timestamp,
     Visibility,
-    check_exact,
+    check_json,
     clean_text,
 )
 
@@ -38,21 +36,7 @@ def check_metadata(value: dict[str, Any]) -> dict[str, Any]:
     reserved = sorted(RESERVED_METADATA & value.keys())
     if reserved:
         raise ValueError(f"reserved keys: {', '.join(reserved)}; the service sets these itself")
-    if _deeper(value, MAX_METADATA_DEPTH):
-        raise ValueError(f"must not be nested more than {MAX_METADATA_DEPTH} levels deep")
-    check_exact(text := json.dumps(value, ensure_ascii=False, allow_nan=False))
-    if "\\u0000" in text:
-        raise ValueError("must not contain NUL")
-    if len(text.encode()) > MAX_METADATA_BYTES:
-        raise ValueError(f"must not exceed {MAX_METADATA_BYTES} bytes of JSON")
-    return value
-
-
-def _deeper(value: Any, levels: int) -> bool:
-    if not isinstance(value, dict | list):
-        return False
-    inner = cast(Iterable[Any], value.values() if isinstance(value, dict) else value)
-    return levels == 0 or any(_deeper(item, levels - 1) for item in inner)
+    return check_json(value, MAX_METADATA_DEPTH, MAX_METADATA_BYTES)
 
 
 def check_fact_text(value: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
 import anyio.to_thread
 
+from threefold_server.fields import item_passages
 from threefold_server.indexing import Passage, fact_passages, turn_passages
 from threefold_server.models.ports import Vectors
 from threefold_server.service import Service
@@ -89,6 +91,8 @@ def _texts(pending: Pending) -> list[str | None]:
 
 
 def _cut(seq: int, row: AnyRow) -> dict[int, str]:
+    if seq == index.OF_ITEM:
+        return dict(enumerate(item_passages(json.loads(row.value), json.loads(row.fields))))
     found = turn_passages(row) if seq else fact_passages(row.text)
     return {passage.part: passage.text for passage in found}
 

@@ -63,6 +63,8 @@ async def sweep(service: Service) -> bool:
     now = service.clock()
     expired = partial(system.sweep_expired_facts, now=now, limit=AT_ONCE)
     swept = await service.database.write("system", expired, background=True)
+    old = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
+    swept = max(swept, await service.database.write("system", old, background=True))
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
     await service.database.purge()  # again, where a reader was in the way when something was forgotten
     await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)

@@ -14,6 +14,8 @@ from threefold.contract import (
     FactHistory,
     ForgetReceipt,
     ForgetRequest,
+    ItemsRequest,
+    ItemsResponse,
     ListRequest,
     Memory,
     MemoryPage,
@@ -35,6 +37,7 @@ from threefold_server.about import whoami
 from threefold_server.end import end_session
 from threefold_server.forget import delete_fact, forget
 from threefold_server.http.identity import Caller
+from threefold_server.items import run_items
 from threefold_server.recall import recall
 from threefold_server.service import Service
 from threefold_server.write import write_turns
@@ -182,6 +185,12 @@ async def post_end(
 ) -> SessionStatus:
     """Consolidate what has been said so far; with `wait`, answer once it is done or the time is over."""
     return await end_session(service, caller, session_id, wait)
+
+
+@router.post("/items/batch")
+async def post_items(body: ItemsRequest, caller: Caller, service: Open) -> ItemsResponse:
+    """Operations on the items of a framework's store, all or none."""
+    return await run_items(service, caller, body)
 
 
 @router.get("/whoami")

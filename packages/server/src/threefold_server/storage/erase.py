@@ -14,6 +14,7 @@ from threefold_server.storage.tables import (
     digests,
     fact_sources,
     facts,
+    items,
     owners,
     sessions,
     tasks,
@@ -49,6 +50,17 @@ def erase_facts(connection: Connection, owner: UUID, condition: ColumnElement[bo
         counts["facts"] += connection.execute(
             delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(batch))
         ).rowcount
+    return counts
+
+
+def erase_items(connection: Connection, owner: UUID, condition: ColumnElement[bool]) -> Counts:
+    """Erase items of frameworks' stores (a condition on `items`)."""
+    chosen = select(items.c.item).where(items.c.owner == owner, condition).order_by(items.c.item).with_for_update()
+    counts: Counts = Counter()
+    for batch in _batches(list(connection.execute(chosen).scalars())):
+        counts["index"] += index.remove(connection, owner, batch)
+        these = and_(items.c.owner == owner, items.c.item.in_(batch))
+        counts["items"] += connection.execute(delete(items).where(these)).rowcount
     return counts
 
 

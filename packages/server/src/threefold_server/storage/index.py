@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,9 +12,12 @@ from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, ins
 
 from threefold_server.access import SHARED_POOL
 from threefold_server.indexing import Passage
-from threefold_server.storage.tables import facts, passages, postings, turns
+from threefold_server.storage.tables import facts, items, passages, postings, turns
 from threefold_server.storage.types import AnyRow
 from threefold_server.trust import trust_of
+
+OF_FACT, OF_ITEM = 0, -1
+"""The `seq` of passages that are no turn's."""
 
 MAX_TF = 32_767  # what a smallint holds
 
@@ -63,7 +66,7 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
     place = {
         "pool": SHARED_POOL if fact.shared else fact.owner,
         "source": fact.fact,
-        "seq": 0,
+        "seq": OF_FACT,
         "owner": fact.owner,
         "agent": fact.agent,
         "session": fact.session,
@@ -73,6 +76,33 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
         "expires_at": None if fact.pinned else fact.expires_at,
     }
     _add(connection, [(place, found)])
+
+
+def add_items(
+    connection: Connection, entries: Iterable[tuple[Mapping[str, Any], int, NDArray[np.float32] | None]], embedder: str
+) -> None:
+    """Make the texts of items (columns by name, how many texts, their vectors) findable by meaning, in a pool that no
+    recall looks into. Without vectors they are pending."""
+    rows = [
+        {
+            "pool": item["pool"],
+            "source": item["item"],
+            "seq": OF_ITEM,
+            "part": part,
+            "owner": item["owner"],
+            "agent": item["agent"],
+            "visibility": 0,
+            "length": 0,
+            "event_at": item["updated_at"],
+            "trust": 0.0,
+            "embedder": None if vectors is None else embedder,
+            "vector": None if vectors is None else vectors[part],
+        }
+        for item, texts, vectors in entries
+        for part in range(texts)
+    ]
+    if rows:
+        connection.execute(insert(passages), rows)
 
 
 def remove(
@@ -94,27 +124,28 @@ def remove(
 
 
 def pending(connection: Connection, owner: UUID, subject: UUID, limit: int) -> Sequence[AnyRow]:
-    """Keys of passages without a vector: of a session or, if the subject is the owner, of all its facts."""
-    which = passages.c.seq == 0 if subject == owner else passages.c.source == subject
+    """Keys of passages without a vector: of a session or, if the subject is the owner, of all its facts and items."""
+    which = passages.c.seq <= OF_FACT if subject == owner else passages.c.source == subject
     statement = select(*_KEY).where(passages.c.owner == owner, passages.c.embedder.is_(None), which)
     ordered = statement.order_by(passages.c.source, passages.c.seq, passages.c.part)
     return connection.execute(ordered.limit(limit)).all()
 
 
 def sources_of(connection: Connection, owner: UUID, rows: Sequence[AnyRow]) -> dict[tuple[UUID, int], AnyRow]:
-    """The turns and facts that passages are made of, by (source, seq).
+    """The turns, facts and items that passages are made of, by (source, seq).
 
     Not a join: without statistics Postgres compared every turn with every passage, 130 ms at 1,000 turns a session.
     """
-    fact_rows = select(facts).where(
-        facts.c.owner == owner, facts.c.fact.in_({row.source for row in rows if row.seq == 0})
-    )
+    owned = {kind: {row.source for row in rows if row.seq == kind} for kind in (OF_FACT, OF_ITEM)}
+    fact_rows = select(facts).where(facts.c.owner == owner, facts.c.fact.in_(owned[OF_FACT]))
+    item_rows = select(items).where(items.c.owner == owner, items.c.item.in_(owned[OF_ITEM]))
     turn_rows = select(*_WITHOUT_PAYLOAD).where(
         turns.c.owner == owner,
-        turns.c.session.in_({row.source for row in rows if row.seq}),
-        turns.c.seq.in_({row.seq for row in rows if row.seq}),
+        turns.c.session.in_({row.source for row in rows if row.seq > OF_FACT}),
+        turns.c.seq.in_({row.seq for row in rows if row.seq > OF_FACT}),
     )
-    found: dict[tuple[UUID, int], AnyRow] = {(row.fact, 0): row for row in connection.execute(fact_rows)}
+    found: dict[tuple[UUID, int], AnyRow] = {(row.fact, OF_FACT): row for row in connection.execute(fact_rows)}
+    found |= {(row.item, OF_ITEM): row for row in connection.execute(item_rows)}
     return found | {(row.session, row.seq): row for row in connection.execute(turn_rows)}
 
 

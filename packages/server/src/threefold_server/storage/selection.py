@@ -12,17 +12,18 @@ from threefold.contract import ForgetRequest, ForgetSource
 from threefold.errors import Conflict
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage.scope import FACTS, erasable, managed
-from threefold_server.storage.tables import fact_sources, facts, sessions, turns
+from threefold_server.storage.tables import fact_sources, facts, items, sessions, turns
 from threefold_server.storage.types import to_micros
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Whole sessions, facts, and single turns to blank; None where a tier is not selected by itself."""
+    """Whole sessions, facts, single turns to blank, and items; None where a tier is not selected by itself."""
 
     sessions: ColumnElement[bool] | None = None
     facts: ColumnElement[bool] | None = None
     turns: ColumnElement[bool] | None = None
+    items: ColumnElement[bool] | None = None
     whole_owner: bool = False
     episodes: ColumnElement[bool] | None = None
     """Turns named by their own ids, which must not stand in several sessions."""
@@ -38,6 +39,7 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
         return Selection(
             sessions=erasable(sessions, scope),
             facts=erasable(facts, scope),
+            items=erasable(items, scope),
             whole_owner=scope.reach >= Reach.user,
         )
     if request.fact_ids is not None:
@@ -49,9 +51,15 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
 
 def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
     """Rows of the selection that are still there: 0 after a complete erasure."""
+    tiers = (
+        (sessions, selection.sessions),
+        (facts, selection.facts),
+        (turns, selection.turns),
+        (items, selection.items),
+    )
     counts = [
         select(func.count()).select_from(table).where(table.c.owner == owner, condition)
-        for table, condition in ((sessions, selection.sessions), (facts, selection.facts), (turns, selection.turns))
+        for table, condition in tiers
         if condition is not None
     ]
     return sum(connection.execute(statement).scalar_one() for statement in counts)
@@ -108,13 +116,16 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
     if source.kind == "session":
         own = sessions.c.session == scope.session
         contributed = facts.c.session == scope.session
+        held = None
     else:
         own = and_(erasable(sessions, scope), sessions.c.agent == source.name)
         contributed = and_(erasable(facts, scope), facts.c.agent == source.name)
+        held = and_(erasable(items, scope), items.c.agent == source.name)
     if since is None:
-        return Selection(sessions=own, facts=contributed)
+        return Selection(sessions=own, facts=contributed, items=held)
     of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
-    return Selection(facts=and_(contributed, facts.c.event_at >= since), turns=and_(of_sessions, alive))
+    recently = None if held is None else and_(held, items.c.updated_at >= since)
+    return Selection(facts=and_(contributed, facts.c.event_at >= since), turns=and_(of_sessions, alive), items=recently)
 
 
 def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:

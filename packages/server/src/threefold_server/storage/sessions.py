@@ -44,6 +44,11 @@ def ensure_owner(connection: Connection, principal: Principal, now: int) -> None
     )
 
 
+def lock_owner(connection: Connection, owner: UUID) -> None:
+    """Let the writers that ask for it go one after another, and a forget wholly before or after them."""
+    connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update(key_share=True))
+
+
 def start_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Callable[[], SessionRow]:
     """Create the session if needed and lock its row: writers of one session go one after another."""
     values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}

@@ -5,6 +5,7 @@ These functions run under the scope "system", to which row-level security shows 
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from sqlalchemy import (
 )
 
 from threefold.errors import EmbedderMismatch
+from threefold_server.fields import item_passages
 from threefold_server.indexing import fact_passages
 from threefold_server.storage import erase, index
 from threefold_server.storage import facts as fact_store
@@ -36,6 +38,7 @@ from threefold_server.storage.tables import (
     digests,
     erased_turns,
     facts,
+    items,
     owners,
     passages,
     sessions,
@@ -120,6 +123,22 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
     return sum(map(len, by_owner.values()))
 
 
+def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
+    """Delete up to `limit` items whose time is over; returns how many."""
+    expired = select(items.c.owner, items.c.item).where(items.c.expires_at <= now)
+    found = connection.execute(expired.order_by(items.c.expires_at).limit(limit)).all()
+    for owner in {row.owner for row in found}:
+        still = and_(items.c.item.in_([row.item for row in found]), items.c.expires_at <= now)
+        erase.erase_items(connection, owner, still)
+    return len(found)
+
+
+def holds_for_all(connection: Connection, agent: str | None) -> bool:
+    """Whether an agent, or any, holds items for all of its users: what a user put there no forget of theirs reaches."""
+    theirs = true() if agent is None else items.c.agent == agent
+    return bool(connection.execute(select(exists().where(items.c.for_all, theirs))).scalar_one())
+
+
 def sweep_erased_turns(connection: Connection, now: int) -> int:
     """Drop the marks of erased turns whose time is over: no writer is that late."""
     return connection.execute(delete(erased_turns).where(erased_turns.c.until <= now)).rowcount
@@ -197,6 +216,10 @@ def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | 
         _queue_sessions(connection, "fold", and_(sessions.c.owner == owner, sessions.c.tokens > trigger), now)
     for row in connection.execute(select(facts).where(facts.c.owner == owner, fact_store.current(now))).all():
         index.add_fact(connection, row, fact_passages(row.text))
+    for row in connection.execute(select(items).where(items.c.owner == owner)).mappings().all():
+        place = {str(name): value for name, value in row.items()}
+        texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]))
+        index.add_items(connection, [(place, len(texts), None)], embedder="")
     _queue_vectors(connection, passages.c.owner == owner, now)
 
 
@@ -236,7 +259,7 @@ def _queue_sessions(connection: Connection, kind: TaskKind, which: ColumnElement
 
 
 def _queue_vectors(connection: Connection, which: ColumnElement[bool], now: int) -> None:
-    subject = case((passages.c.seq == 0, passages.c.owner), else_=passages.c.source)
+    subject = case((passages.c.seq <= index.OF_FACT, passages.c.owner), else_=passages.c.source)
     chosen = select(passages.c.owner, subject, literal("embed"), literal(now)).distinct()
     _queue(connection, chosen.where(passages.c.embedder.is_(None), which))
 

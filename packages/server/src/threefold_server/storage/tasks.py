@@ -49,6 +49,13 @@ def schedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind,
     _SCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at)
 
 
+def restart(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int) -> None:
+    """Make a task due, and void what a worker is making of what was there before."""
+    schedule(connection, owner, subject, kind, due_at)
+    own = and_(tasks.c.owner == owner, tasks.c.subject == subject, tasks.c.kind == kind)
+    connection.execute(update(tasks).where(own).values(lease=None, lease_until=None))
+
+
 def or_make_due(statement: Any) -> Any:
     """An insert of tasks that makes those that are there due instead, unless they are due already or are parked."""
     due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
