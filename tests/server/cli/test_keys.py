@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fixtures.command_line import Run
 from threefold.errors import Forbidden, Unauthenticated
-from threefold_server.cli.keys import KeyList, KeyView
+from threefold_server.access import KeyPolicy
+from threefold_server.cli.keys import MICROS_PER_DAY, KeyList, KeyView
 from threefold_server.local import LocalService
+from threefold_server.service import now_micros
+from threefold_server.storage import keys
+from threefold_server.storage.database import Database
 
 
 @pytest.fixture
@@ -55,6 +60,61 @@ def test_an_agent_may_act_on_its_own(store: Run) -> None:
     made = KeyView.model_validate(store("keys", "create", "--self", "--agent", "nightly", "--json").json)
     assert (made.user_grant, made.user, made.agent) == ("self", None, "nightly")
     assert "(self)" in store("keys", "list").out
+
+
+def test_a_key_is_rotated_while_its_old_token_goes_on(store: Run, database_url: str) -> None:
+    old = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
+    new = KeyView.model_validate(store("keys", "rotate", old.key_id, "--grace-days", "2", "--json").json)
+    assert (new.key_id, new.token == old.token, new.user) == (old.key_id, False, "u")
+    assert new.old_token_until is not None
+    with LocalService(database_url=database_url, embedder="hash", mode="keys") as service:
+        for token in (old.token, new.token):
+            with service.client(api_key=token) as memory:
+                assert memory.whoami().user == "u"
+    with closing(Database(database_url)) as database:
+        later = now_micros() + 3 * MICROS_PER_DAY
+        assert database.read_sync("system", lambda c: keys.verify(c, str(old.token), later)) is None
+        assert database.read_sync("system", lambda c: keys.verify(c, str(new.token), later)) is not None
+
+
+def test_a_rotation_without_grace_ends_the_old_token_at_once(store: Run, database_url: str) -> None:
+    old = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
+    assert store("keys", "rotate", old.key_id, "--grace-days", "0").out.startswith("tf_")
+    with (
+        LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
+        service.client(api_key=old.token) as memory,
+        pytest.raises(Unauthenticated),
+    ):
+        memory.whoami()
+
+
+def test_only_a_live_key_is_rotated(store: Run) -> None:
+    made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
+    assert store("keys", "revoke", made.key_id).code == 0
+    for key_id in (made.key_id, "unknown"):
+        refused = store("keys", "rotate", key_id)
+        assert (refused.code, refused.err) == (1, "error: no such live key; see `threefold keys list`\n")
+
+
+def test_the_last_use_of_a_key_is_told(store: Run, database_url: str) -> None:
+    used, unused = (
+        KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json) for _ in range(2)
+    )
+    with (
+        LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
+        service.client(api_key=used.token) as memory,
+    ):
+        memory.whoami()
+    last = {key.key_id: key.last_used_at for key in KeyList.model_validate(store("keys", "list", "--json").json).keys}
+    assert last[unused.key_id] is None
+    assert (last[used.key_id] or used.created_at) > used.created_at
+
+
+def test_a_key_carries_its_own_policy(store: Run) -> None:
+    policy = ["--failure-mode", "strict", "--token-budget", "900", "--top-k", "0", "--requests-per-minute", "60"]
+    made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", *policy, "--json").json)
+    assert made.policy == KeyPolicy("strict", 900, 0, 60)
+    assert KeyList.model_validate(store("keys", "list", "--json").json).keys[0].policy == made.policy
 
 
 def test_an_administrators_key_needs_no_user(store: Run, database_url: str) -> None:

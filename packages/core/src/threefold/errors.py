@@ -6,6 +6,7 @@ ThreefoldError
 │   ├── TooLarge                 413  the body is over the limit
 │   ├── Unauthenticated          401  no identity, or one that does not verify
 │   ├── Forbidden                403  a verified identity that may not do this
+│   │   └── QuotaExceeded        403  the user keeps as much as the store allows; forget some of it
 │   ├── NotFound                 404  no such thing, or not yours: the two look the same
 │   ├── Conflict                 409  the same id with other content
 │   │   └── RevisionConflict     409  the session moved on since it was read
@@ -64,6 +65,12 @@ class Forbidden(ServiceError):
     """A verified identity that may not do this."""
 
     code, status, refusal = "forbidden", 403, True
+
+
+class QuotaExceeded(Forbidden):
+    """The user keeps as much as the store allows: nothing was stored until some of it is forgotten."""
+
+    code = "quota_exceeded"
 
 
 class NotFound(ServiceError):
@@ -127,6 +134,7 @@ ERRORS: dict[str, type[ServiceError]] = {
         TooLarge,
         Unauthenticated,
         Forbidden,
+        QuotaExceeded,
         NotFound,
         Conflict,
         RevisionConflict,

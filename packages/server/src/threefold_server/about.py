@@ -23,12 +23,18 @@ def whoami(service: Service, principal: Principal) -> WhoAmI:
         reads_shared=principal.reads_shared,
         admin=principal.admin,
         mode=settings.mode,
-        store=StorePolicy(
-            name=settings.store_name,
-            failure_mode=settings.failure_mode,
-            token_budget=settings.token_budget,
-            top_k=settings.top_k,
-            default_expiry_days=settings.fact_expiry_days,
-        ),
+        store=store_policy(service, principal),
         version=VERSION,
+    )
+
+
+def store_policy(service: Service, principal: Principal) -> StorePolicy:
+    """What holds where a request says nothing: the key's own, else the store's."""
+    settings, own = service.settings, principal.policy
+    return StorePolicy(
+        name=settings.store_name,
+        failure_mode=own.failure_mode or settings.failure_mode,
+        token_budget=own.token_budget or settings.token_budget,
+        top_k=settings.top_k if own.top_k is None else own.top_k,
+        default_expiry_days=settings.fact_expiry_days,
     )

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from threefold.contract import Level
 from threefold.contract.common import DataScope
-from threefold.errors import Forbidden, InvalidRequest
+from threefold.errors import Forbidden, InvalidRequest, QuotaExceeded
 
 OwnerKind = Literal["user", "self"]
 
@@ -25,6 +25,19 @@ class Reach(IntEnum):
 
 
 @dataclass(frozen=True)
+class KeyPolicy:
+    """What a key has otherwise than its store; None: as the store has it."""
+
+    failure_mode: Literal["soft", "strict"] | None = None
+    token_budget: int | None = None
+    top_k: int | None = None
+    requests_per_minute: int | None = None
+
+
+NO_POLICY = KeyPolicy()
+
+
+@dataclass(frozen=True)
 class Principal:
     """The verified caller of one request. `user` is None for an agent that acts on its own."""
 
@@ -34,6 +47,8 @@ class Principal:
     may_share: bool = False
     reads_shared: bool = False
     admin: bool = False
+    key: str | None = None
+    policy: KeyPolicy = NO_POLICY
 
     @property
     def owner_kind(self) -> OwnerKind:
@@ -176,6 +191,16 @@ def check_may_share(principal: Principal) -> None:
     """Refuse a save into the shared partition by a caller without that right."""
     if not principal.may_share:
         raise Forbidden("this caller may not write to the shared partition; it needs a key that `may_share`")
+
+
+def check_quota(what: str, held: int, more: int, quota: int | None) -> None:
+    """Refuse what would give one user more than the store allows."""
+    if quota is not None and held + more > quota:
+        raise QuotaExceeded(
+            f"this user has {held} {what} of {quota} that the store allows, so {more} more were not stored; "
+            "forget some first",
+            {"of": what, "held": held, "quota": quota},
+        )
 
 
 def check_reads_shared(principal: Principal) -> None:

@@ -17,6 +17,7 @@ from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
 from threefold_server.models import build_chat, build_embedder, build_summarizer
 from threefold_server.models.ports import Embedder
+from threefold_server.rates import Rates
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.storage import migrate, system
@@ -39,6 +40,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with open_service(settings, metrics) as service, run_workers(service):
             app.state.service = service
             app.state.identity = build_identity(service)
+            app.state.rates = Rates(settings, service.clock)
             yield
 
     app = FastAPI(title="Threefold", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
 from threefold.errors import Unavailable
+from threefold_server.about import store_policy
 from threefold_server.access import Principal, ScopeFilter, check_reads_shared, read_scope
 from threefold_server.assemble import assemble, find_gap, sure_window
 from threefold_server.models.ports import ModelError
@@ -43,8 +44,10 @@ Place = tuple[str, str | None, int]
 
 @dataclass
 class _Tiers:
-    """What the tiers brought, filled in side by side."""
+    """What is asked of the tiers, and what they brought, filled in side by side."""
 
+    budget: int
+    top_k: int
     turns: list[Turn] = field(default_factory=list[Turn])
     digest: DigestView | None = None
     found: list[RecalledMemory] = field(default_factory=list[RecalledMemory])
@@ -59,7 +62,11 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     scope = read_scope(principal, request.level, request.session_id)
     if "shared" in request.include:
         check_reads_shared(principal)
-    tiers = _Tiers()
+    policy = store_policy(service, principal)
+    tiers = _Tiers(
+        budget=policy.token_budget if request.token_budget is None else request.token_budget,
+        top_k=policy.top_k if request.top_k is None else request.top_k,
+    )
     async with anyio.create_task_group() as group:
         if scope.session is not None and (names := _asked(request, "short_term", "medium_term")):
             group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
@@ -68,7 +75,7 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     if tiers.asked and tiers.failed == tiers.asked:
         raise Unavailable("no tier of memory answered in time; try again")
     answer = partial(_respond, service, principal, request, tiers)
-    sizes = [_budget(service, request), *(turn.tokens for turn in tiers.turns)]
+    sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns)]
     long = max(sizes) > ASSEMBLE_INLINE_TOKENS
     response = await anyio.to_thread.run_sync(answer) if long else answer()
     for memory in response.facts:
@@ -105,12 +112,11 @@ def _degrade(service: Service, tiers: _Tiers, names: Sequence[str], reason: str)
 async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
     session = scope.session
     assert session is not None
-    budget = _budget(service, request)
 
     def read(connection: Connection) -> tuple[list[Turn], DigestView | None]:
         newest: list[Turn] = []
         if "short_term" in request.include:
-            newest = _newest(connection, scope, budget, service.settings.event_cap)
+            newest = _newest(connection, scope, tiers.budget, service.settings.event_cap)
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
         return newest, None if row is None else _view(row)
 
@@ -142,7 +148,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         min_score=settings.min_score if request.min_score is None else request.min_score,
         min_score_of=request.min_score_of,
         min_trust=request.min_trust,
-        limit=_top_k(service, request) + len(request.exclude_ids) + SPARE,
+        limit=tiers.top_k + len(request.exclude_ids) + SPARE,
         now=service.clock(),
     )
     with span("search"):
@@ -165,11 +171,10 @@ async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[
 
 
 def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
-    budget = _budget(service, request)
-    window = sure_window(tiers.turns, budget, count_tokens, head_and_tail)
+    window = sure_window(tiers.turns, tiers.budget, count_tokens, head_and_tail)
     shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
-    found = _choose(tiers.found, set(request.exclude_ids), shown, _top_k(service, request))
-    assembled = assemble(tiers.digest, found, tiers.turns, budget, count_tokens, head_and_tail)
+    found = _choose(tiers.found, set(request.exclude_ids), shown, tiers.top_k)
+    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, count_tokens, head_and_tail)
     return RecallResponse(
         window=assembled.window,
         digest=tiers.digest,
@@ -215,11 +220,3 @@ def _places(memory: RecalledMemory) -> list[Place]:
 
 def _view(row: object) -> DigestView:
     return DigestView.model_validate(row, from_attributes=True)
-
-
-def _top_k(service: Service, request: RecallRequest) -> int:
-    return service.settings.top_k if request.top_k is None else request.top_k
-
-
-def _budget(service: Service, request: RecallRequest) -> int:
-    return service.settings.token_budget if request.token_budget is None else request.token_budget

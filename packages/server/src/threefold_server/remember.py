@@ -13,6 +13,7 @@ from threefold_server.access import (
     Reach,
     ScopeFilter,
     check_may_share,
+    check_quota,
     item_scope,
     session_scope,
 )
@@ -37,6 +38,7 @@ async def save_fact(service: Service, principal: Principal, request: SaveFactReq
     def save(connection: Connection) -> Memory:
         sessions.ensure_owner(connection, principal, now)
         facts.touch_owner(connection, principal.owner)
+        _check_room(connection, service, principal)
         facts.add(connection, values)
         return _stored(connection, principal, values["fact"], now)
 
@@ -74,6 +76,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
             facts.change(connection, row.owner, row.fact, **changes)
             index.remove(connection, row.owner, [row.fact])
             return _stored(connection, principal, row.fact, now)
+        _check_room(connection, service, principal)
         return _supersede(connection, principal, row, {**changes, "text": request.text}, now)
 
     updated = await service.database.write(principal.owner, update)
@@ -112,6 +115,12 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
     restored = await service.database.write(principal.owner, restore)
     service.wake()
     return restored
+
+
+def _check_room(connection: Connection, service: Service, principal: Principal) -> None:
+    quota = service.settings.max_facts_per_user
+    if quota is not None:
+        check_quota("facts", facts.count(connection, principal.owner), 1, quota)
 
 
 def _find(connection: Connection, scope: ScopeFilter, fact_id: str, now: int) -> AnyRow:

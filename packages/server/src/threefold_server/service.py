@@ -37,3 +37,5 @@ class Service:
     """Tells workers in this process that something is due."""
     reads: Counter[tuple[UUID, UUID]] = field(default_factory=Counter[tuple[UUID, UUID]])
     """(owner, fact) -> recalls not yet written down; counting must not slow a read."""
+    key_uses: dict[str, int] = field(default_factory=dict[str, int])
+    """Key id -> its last use, not yet written down."""

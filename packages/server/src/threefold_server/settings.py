@@ -88,6 +88,10 @@ class Settings(BaseSettings):
     idle_seconds: float = Field(default=300.0, gt=0, description="A session without writes for this long is idle.")
     tier_deadline: float = Field(default=0.5, gt=0, description="Seconds a tier may take before it is degraded.")
     max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
+    user_requests_per_minute: int | None = Field(default=None, ge=1, description="Of one user; unset: no limit.")
+    key_requests_per_minute: int | None = Field(default=None, ge=1, description="By one key; unset: no limit.")
+    max_turns_per_user: int | None = Field(default=None, ge=1, description="Unset: no quota.")
+    max_facts_per_user: int | None = Field(default=None, ge=1, description="Unset: no quota.")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     otel: bool = Field(default=False, description="Export OpenTelemetry spans; needs the [otel] extra.")
 

@@ -11,7 +11,7 @@ import anyio.to_thread
 
 from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold.errors import Conflict, RevisionConflict
-from threefold_server.access import Principal, Reach, ScopeFilter, session_scope
+from threefold_server.access import Principal, Reach, ScopeFilter, check_quota, session_scope
 from threefold_server.models.tokens import count_tokens
 from threefold_server.service import Service
 from threefold_server.storage import erasures, sessions, tasks, turns
@@ -56,11 +56,16 @@ class _Append:
         assert self.scope.session is not None
         return self.scope.session
 
+    @property
+    def quota(self) -> int | None:
+        return self.service.settings.max_turns_per_user
+
     def run(self, connection: Connection) -> WriteResponse:
         sessions.ensure_owner(connection, self.principal, self.now)
         locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
         known = turns.start_contents(connection, self.scope.owner, self.session, ids)
+        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
         any_erased = erasures.start_any_erased(connection, self.scope.owner)
         row = locked()
         gone = self._erased(connection, ids) if any_erased() else set[str]()
@@ -73,6 +78,7 @@ class _Append:
             )
         scheduled = False
         if fresh:
+            check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
             self._append(connection, row.last_seq + 1, fresh)
             undigested = row.tokens + sum(tokens for _, tokens in fresh) - row.digested_tokens
             scheduled = self._schedule(connection, undigested)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from pydantic import AwareDatetime, BaseModel
@@ -12,7 +12,7 @@ from threefold.calls import checked_id
 from threefold.contract import Level
 from threefold.contract.common import clean_text
 from threefold.errors import Forbidden, NotFound
-from threefold_server.access import Reach
+from threefold_server.access import KeyPolicy, Reach
 from threefold_server.cli.commands import Json
 from threefold_server.cli.output import UsageError, err, out, say, show_json, table
 from threefold_server.cli.store import check_exists, open_database, store_verb
@@ -20,10 +20,11 @@ from threefold_server.cli.views import when
 from threefold_server.service import now_micros
 from threefold_server.settings import Settings
 from threefold_server.storage import keys
+from threefold_server.storage.database import Connection
 from threefold_server.storage.keys import AgentGrant, Key, UserGrant
 from threefold_server.storage.types import from_micros
 
-app = typer.Typer(no_args_is_help=True, help="Make, list and revoke API keys. Works on the store itself.")
+app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys. Works on the store itself.")
 
 ADMIN = "admin"
 """The agent of an administrator's key that names none."""
@@ -46,6 +47,9 @@ class KeyView(BaseModel):
     created_at: AwareDatetime
     expires_at: AwareDatetime | None
     revoked_at: AwareDatetime | None
+    last_used_at: AwareDatetime | None
+    old_token_until: AwareDatetime | None
+    policy: KeyPolicy
     alive: bool
     token: str | None = None
 
@@ -65,6 +69,11 @@ AgentPrefix = Annotated[
 ]
 Highest = Annotated[Level | None, typer.Option("--level", help="How far it may read; agent if the store allows it.")]
 Days = Annotated[float | None, typer.Option("--expires-in-days", metavar="DAYS", min=0.001, help="Dies after this.")]
+Failure = Annotated[Literal["soft", "strict"] | None, typer.Option("--failure-mode", help="In place of the store's.")]
+Budget = Annotated[int | None, typer.Option("--token-budget", min=1, max=1_000_000, help="In place of the store's.")]
+TopK = Annotated[int | None, typer.Option("--top-k", min=0, max=1_000, help="In place of the store's.")]
+Rate = Annotated[int | None, typer.Option("--requests-per-minute", min=1, help="In place of the store's.")]
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `threefold keys list` shows it.")]
 
 
 @store_verb(
@@ -84,6 +93,10 @@ def create(
     may_share: Annotated[bool, typer.Option("--may-share", help="May write for every user of the store.")] = False,
     admin: Annotated[bool, typer.Option("--admin", help="May administer the store.")] = False,
     expires_in_days: Days = None,
+    failure_mode: Failure = None,
+    token_budget: Budget = None,
+    top_k: TopK = None,
+    requests_per_minute: Rate = None,
     label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
     json: Json = False,
 ) -> None:
@@ -91,19 +104,16 @@ def create(
     if admin:  # an administrator acts on its own, unless the key says otherwise
         alone = alone or (user is None and not named_users)
         agent = ADMIN if agent is None and agent_prefix is None else agent
-    user_grant, user_value = _user(user, named_users, alone)
-    agent_grant, agent_value = _agent(agent, agent_prefix)
     now = now_micros()
     key = Key(
-        key_id=keys.new_key_id(),
-        label=str(clean_text(label)),
-        user_grant=user_grant,
-        user_value=user_value,
-        agent_grant=agent_grant,
-        agent_value=agent_value,
+        keys.new_key_id(),
+        str(clean_text(label)),
+        *_user(user, named_users, alone),
+        *_agent(agent, agent_prefix),
         ceiling=_ceiling(level, Reach[settings.max_read_level]),
         may_share=may_share,
         admin=admin,
+        policy=KeyPolicy(failure_mode, token_budget, top_k, requests_per_minute),
         created_at=now,
         expires_at=None if expires_in_days is None else now + int(expires_in_days * MICROS_PER_DAY),
     )
@@ -123,11 +133,32 @@ def list_keys(settings: Settings, json: Json = False) -> None:
     show_json(answer) if json else out.print(_table(answer.keys))
 
 
-@store_verb(app, "threefold keys revoke 5f0c9e1d2b3a")
-def revoke(
+@store_verb(app, "threefold keys rotate 5f0c9e1d2b3a --grace-days 7")
+def rotate(
     settings: Settings,
-    key_id: Annotated[str, typer.Argument(metavar="KEY_ID", help="As `threefold keys list` shows it.")],
+    key_id: KeyId,
+    grace_days: Annotated[
+        float, typer.Option("--grace-days", metavar="DAYS", min=0, help="So long the old token works, too.")
+    ] = 7,
+    json: Json = False,
 ) -> None:
+    """Give a key a new token. The old one works until the grace is over, so that holders can change over."""
+    check_exists(settings)
+    now = now_micros()
+
+    def work(connection: Connection) -> tuple[str | None, Key | None]:
+        token = keys.rotate(connection, key_id, now, now + int(grace_days * MICROS_PER_DAY))
+        return token, keys.get(connection, key_id)
+
+    with open_database(settings) as database:
+        token, key = database.write_sync("system", work)
+    if token is None or key is None:
+        raise NotFound("no such live key; see `threefold keys list`")
+    _show_made(_view(key, now).model_copy(update={"token": token}), json)
+
+
+@store_verb(app, "threefold keys revoke 5f0c9e1d2b3a")
+def revoke(settings: Settings, key_id: KeyId) -> None:
     """Revoke a key. Services refuse it within five seconds."""
     check_exists(settings)
     with open_database(settings) as database:
@@ -180,24 +211,31 @@ def _view(key: Key, now: int) -> KeyView:
         may_share=key.may_share,
         admin=key.admin,
         created_at=from_micros(key.created_at),
-        expires_at=None if key.expires_at is None else from_micros(key.expires_at),
-        revoked_at=None if key.revoked_at is None else from_micros(key.revoked_at),
+        expires_at=_moment(key.expires_at),
+        revoked_at=_moment(key.revoked_at),
+        last_used_at=_moment(key.last_used_at),
+        old_token_until=_moment(key.old_secret_until),
+        policy=key.policy,
         alive=key.alive(now),
     )
 
 
+def _moment(micros: int | None) -> AwareDatetime | None:
+    return None if micros is None else from_micros(micros)
+
+
 def _table(views: list[KeyView]) -> Table:
     return table(
-        *("key", "user", "agent", "level", "shares", "admin", "expires", "state", "label"),
+        *("key", "user", "agent", "level", "may", "expires", "used", "state", "label"),
         rows=[
             (
                 view.key_id,
                 view.user or f"({view.user_grant})",
                 view.agent + ("…" if view.agent_grant == "prefix" else ""),
                 view.level,
-                "yes" if view.may_share else "no",
-                "yes" if view.admin else "no",
+                ", ".join(word for word, may in (("share", view.may_share), ("admin", view.admin)) if may),
                 when(view.expires_at) or "never",
+                when(view.last_used_at) or "never",
                 "live" if view.alive else "revoked" if view.revoked_at else "expired",
                 view.label,
             )

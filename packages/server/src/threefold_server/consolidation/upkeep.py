@@ -10,7 +10,7 @@ import anyio
 
 from threefold.errors import Unavailable
 from threefold_server.service import Service
-from threefold_server.storage import system
+from threefold_server.storage import keys, system
 from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger
 
@@ -56,6 +56,18 @@ async def flush_reads(service: Service) -> bool:
         service.reads.update(counts)
         raise
     return bool(service.reads)
+
+
+async def flush_key_uses(service: Service) -> None:
+    """Write down when keys were last used."""
+    uses, service.key_uses = service.key_uses, {}
+    if not uses:
+        return
+    try:
+        await service.database.write("system", partial(keys.note_uses, uses=uses), background=True)
+    except Unavailable:
+        service.key_uses = uses | service.key_uses
+        raise
 
 
 async def sweep(service: Service) -> bool:

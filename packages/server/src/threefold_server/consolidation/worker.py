@@ -30,6 +30,7 @@ from threefold_server.consolidation.upkeep import (
     RETIRE_SECONDS,
     SWEEP_SECONDS,
     every,
+    flush_key_uses,
     flush_reads,
     retire_turns,
     sweep,
@@ -211,11 +212,12 @@ class Worker:
 
 @asynccontextmanager
 async def run_workers(service: Service) -> AsyncGenerator[None]:
-    """Do the background work of a process while it serves: all of it, or only its own read counts."""
+    """Do the background work of a process while it serves: all of it, or only to write down what it has counted."""
     worker = Worker(service)
     try:
         async with anyio.create_task_group() as upkeep:
             upkeep.start_soon(every, FLUSH_SECONDS, service, flush_reads)
+            upkeep.start_soon(every, SWEEP_SECONDS, service, flush_key_uses)
             if service.settings.consolidate:
                 upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
                 upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
@@ -230,6 +232,7 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
         with anyio.move_on_after(GRACE_SECONDS, shield=True), suppress(Unavailable):
             while await flush_reads(service):
                 pass
+            await flush_key_uses(service)
 
 
 async def run_until_idle(service: Service, progress: Progress | None = None) -> None:

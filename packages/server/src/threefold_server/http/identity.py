@@ -13,6 +13,7 @@ from threefold_server.access import Principal, Reach
 from threefold_server.http.gateway_identity import GatewayIdentity
 from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, named
 from threefold_server.http.key_identity import KeyIdentity
+from threefold_server.rates import Rates
 from threefold_server.service import Service
 from threefold_server.settings import LOOPBACK, Settings
 
@@ -30,9 +31,12 @@ class IdentityProvider(Protocol):
 
 
 async def caller(request: Request) -> Principal:
-    """The verified principal of this request."""
+    """The verified principal of this request, if it does not call too often."""
     provider: IdentityProvider = request.app.state.identity
-    return await provider.identify(request)
+    principal = await provider.identify(request)
+    rates: Rates = request.app.state.rates
+    rates.check(principal)
+    return principal
 
 
 Caller = Annotated[Principal, Depends(caller)]

@@ -34,6 +34,8 @@ class KeyIdentity:
             may_share=key.may_share,
             reads_shared=settings.reads_shared,
             admin=key.admin,
+            key=key.key_id,
+            policy=key.policy,
         )
 
     async def _key(self, token: str) -> keys.Key:
@@ -47,6 +49,7 @@ class KeyIdentity:
             if len(self._cache) >= CACHE_SIZE:
                 self._cache.clear()
             self._cache[token] = (now + CACHE_MICROS, key)
+        self._service.key_uses[key.key_id] = now
         return key
 
 

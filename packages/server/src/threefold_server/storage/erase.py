@@ -169,7 +169,7 @@ def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: 
     connection.execute(
         update(sessions)
         .where(sessions.c.owner == owner, sessions.c.session == session)
-        .values(tokens=sessions.c.tokens - tokens)
+        .values(tokens=sessions.c.tokens - tokens, turns=sessions.c.turns - len(seqs))
     )
     return counts
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, bindparam, insert, or_, select, update
+from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, update
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
@@ -26,6 +26,11 @@ def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> An
     """One fact that the caller manages and that has not expired, or None: someone else's looks like an unknown one."""
     statement = select(facts).where(managed(FACTS, scope), facts.c.fact == fact, _alive(now))
     return connection.execute(statement).one_or_none()
+
+
+def count(connection: Connection, owner: UUID) -> int:
+    """How many facts an owner has, with every version."""
+    return connection.execute(select(func.count()).where(facts.c.owner == owner)).scalar_one()
 
 
 def values_of(row: AnyRow) -> dict[str, Any]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import json
 import secrets
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from threefold_server.access import Reach
+from threefold_server.access import NO_POLICY, KeyPolicy, Reach
 from threefold_server.storage.tables import api_keys
 from threefold_server.storage.types import AnyRow
 
@@ -32,8 +34,11 @@ class Key:
     may_share: bool
     created_at: int
     admin: bool = False
+    policy: KeyPolicy = NO_POLICY
     expires_at: int | None = None
     revoked_at: int | None = None
+    last_used_at: int | None = None
+    old_secret_until: int | None = None
 
     def alive(self, now: int) -> bool:
         return self.revoked_at is None and (self.expires_at is None or self.expires_at > now)
@@ -41,10 +46,32 @@ class Key:
 
 def create(connection: Connection, key: Key) -> str:
     """Store a key and return its token, which cannot be shown again."""
-    secret = secrets.token_urlsafe(32)
+    secret = _new_secret()
     values = {field: getattr(key, field) for field in Key.__dataclass_fields__} | {"ceiling": int(key.ceiling)}
-    connection.execute(insert(api_keys).values(**values, secret_hash=_hash(secret)))
-    return f"tf_{key.key_id}_{secret}"
+    own = {name: value for name, value in asdict(key.policy).items() if value is not None}
+    values |= {"policy": json.dumps(own), "secret_hash": _hash(secret)}
+    connection.execute(insert(api_keys).values(**values))
+    return _token(key.key_id, secret)
+
+
+def rotate(connection: Connection, key_id: str, now: int, grace_until: int) -> str | None:
+    """Give a live key another secret, and return its token; the one it had counts until a moment. None: no such key."""
+    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id).with_for_update()).one_or_none()
+    if row is None or not _to_key(row).alive(now):
+        return None
+    secret = _new_secret()
+    values = {"secret_hash": _hash(secret), "old_secret_hash": row.secret_hash, "old_secret_until": grace_until}
+    connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(**values))
+    return _token(key_id, secret)
+
+
+def note_uses(connection: Connection, uses: Mapping[str, int]) -> None:
+    """Write down when keys were last used; other processes may know of later uses."""
+    latest = func.coalesce(api_keys.c.last_used_at, 0) < bindparam("at")
+    statement = update(api_keys).where(api_keys.c.key_id == bindparam("key"), latest)
+    # In one order for all processes, so that no two wait for each other.
+    rows = [{"key": key_id, "at": uses[key_id]} for key_id in sorted(uses)]
+    connection.execute(statement.values(last_used_at=bindparam("at")), rows)
 
 
 def new_key_id() -> str:
@@ -59,10 +86,14 @@ def verify(connection: Connection, token: str, now: int) -> Key | None:
     if prefix != "tf" or not secret:
         return None
     row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).one_or_none()
-    if row is None or not hmac.compare_digest(row.secret_hash, _hash(secret)):
-        return None
-    key = _to_key(row)
-    return key if key.alive(now) else None
+    key = None if row is None else _proven(row, _hash(secret))
+    return key if key is not None and key.alive(now) else None
+
+
+def get(connection: Connection, key_id: str) -> Key | None:
+    """A key by its id."""
+    row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).one_or_none()
+    return None if row is None else _to_key(row)
 
 
 def list_keys(connection: Connection) -> list[Key]:
@@ -74,6 +105,24 @@ def revoke(connection: Connection, key_id: str, now: int) -> bool:
     """Refuse a key from now on; False if there is no such live key."""
     statement = update(api_keys).where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
     return connection.execute(statement.values(revoked_at=now)).rowcount == 1
+
+
+def _proven(row: AnyRow, secret_hash: bytes) -> Key | None:
+    """The key that a secret proves. By the one before the last rotation it lives until the grace is over."""
+    key = _to_key(row)
+    if hmac.compare_digest(row.secret_hash, secret_hash):
+        return key
+    if key.old_secret_until is None or not hmac.compare_digest(row.old_secret_hash, secret_hash):
+        return None
+    return replace(key, expires_at=min(key.old_secret_until, key.expires_at or key.old_secret_until))
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _token(key_id: str, secret: str) -> str:
+    return f"tf_{key_id}_{secret}"
 
 
 def _hash(secret: str) -> bytes:
@@ -93,6 +142,9 @@ def _to_key(row: AnyRow) -> Key:
         may_share=row.may_share,
         created_at=row.created_at,
         admin=row.admin,
+        policy=KeyPolicy(**json.loads(row.policy)),
         expires_at=row.expires_at,
         revoked_at=row.revoked_at,
+        last_used_at=row.last_used_at,
+        old_secret_until=row.old_secret_until,
     )

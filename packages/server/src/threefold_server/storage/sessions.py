@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, select, tuple_, update
+from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from threefold.contract import Session
@@ -61,6 +61,12 @@ def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, t
     _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
+def start_turns_held(connection: Connection, owner: UUID) -> Callable[[], int]:
+    """How many turns an owner has, in all sessions."""
+    rows = _HELD.start(connection, owner=owner)
+    return lambda: rows()[0].held
+
+
 def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
     """The whole row of one session, or None."""
     return connection.execute(select(sessions).where(own_session(owner, session))).one_or_none()
@@ -112,6 +118,9 @@ def _lock(dialect: str) -> Any:
 
 _ENSURE_OWNER = Prepared(_ensure_owner)
 _LOCK = Prepared(_lock)
+_HELD = Prepared(
+    select(func.coalesce(func.sum(sessions.c.turns), 0).label("held")).where(sessions.c.owner == bindparam("owner"))
+)
 _ADVANCE = Prepared(
     update(sessions)
     .where(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))

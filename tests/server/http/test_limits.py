@@ -1,0 +1,116 @@
+"""Rates and quotas as callers meet them: a clear refusal, nothing stored, and room after a forget."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from fixtures.keys import make_key
+from threefold import MemoryClient, MemorySession, QuotaExceeded
+from threefold_server.access import KeyPolicy
+from threefold_server.local import LocalService
+
+
+def said(*words: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": word} for word in words]
+
+
+@contextmanager
+def limited(database_url: str, **settings: Any) -> Generator[MemoryClient]:
+    with (
+        LocalService(database_url=database_url, embedder="hash", consolidate=False, **settings) as service,
+        service.client("ana", "support", timeout=60) as memory,
+    ):
+        yield memory
+
+
+def test_whoever_calls_too_often_is_told_when_to_come_again(sqlite_url: str) -> None:
+    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "user_requests_per_minute": 1}
+    with (
+        LocalService(database_url=sqlite_url, **settings) as service,
+        httpx.Client(base_url="http://threefold.local", transport=service.transport()) as client,
+    ):
+        assert client.get("/v1/whoami").status_code == 200
+        refused = client.get("/v1/whoami")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limited")
+        assert 1 <= int(refused.headers["Retry-After"]) <= 60
+        assert client.get("/v1/whoami", headers={"X-Threefold-User": "bob"}).status_code == 200
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_key_brings_its_own_policy(database_url: str) -> None:
+    policy = KeyPolicy(failure_mode="strict", token_budget=500, top_k=1)
+    token = make_key(database_url, policy=policy)
+    with (
+        LocalService(database_url=database_url, embedder="hash", mode="keys", tier_deadline=30) as service,
+        service.client(api_key=token) as memory,
+    ):
+        store = memory.whoami().store
+        assert (store.failure_mode, store.token_budget, store.top_k) == ("strict", 500, 1)
+        memory.write("s1", said("kumquats are sour", "kumquats are small"))
+        recalled = memory.recall("kumquats")
+        assert (len(recalled.facts), recalled.tokens.budget) == (1, 500)
+        wide = memory.recall("kumquats", top_k=5, token_budget=900)
+        assert (len(wide.facts), wide.tokens.budget) == (2, 900)
+
+
+def test_a_user_keeps_so_many_turns_and_no_more(database_url: str) -> None:
+    with limited(database_url, max_turns_per_user=3) as memory:
+        memory.write("s1", said("one", "two"))
+        with pytest.raises(QuotaExceeded, match="has 2 turns of 3") as refused:
+            memory.write("s2", said("three", "four"))
+        assert refused.value.details == {"of": "turns", "held": 2, "quota": 3}
+        assert [session.session_id for session in memory.sessions().sessions] == ["s1"]
+        memory.write("s2", said("three"))
+        memory.forget(session_id="s1")
+        memory.write("s2", said("four", "five"))
+
+
+def test_turns_that_are_there_already_need_no_room(database_url: str) -> None:
+    turn = {"id": "t1", "role": "user", "content": "one"}
+    with limited(database_url, max_turns_per_user=1) as memory:
+        assert memory.write("s1", [turn]).appended == 1
+        assert memory.write("s1", [turn]).duplicates == 1
+
+
+def test_forgetting_turns_one_by_one_makes_room(database_url: str) -> None:
+    with limited(database_url, max_turns_per_user=2) as memory:
+        memory.write("s1", said("the word is kumquat", "two"))
+        episode = next(memory for memory in memory.list().items if "kumquat" in memory.text)
+        memory.delete_fact(episode.id, sources=True)
+        memory.write("s1", said("three"))
+
+
+def test_a_user_keeps_so_many_facts_and_no_more(database_url: str) -> None:
+    with limited(database_url, max_facts_per_user=2) as memory:
+        first = memory.save("Ana likes tea.")
+        second = memory.update_fact(first.id, text="Ana likes coffee.")
+        for more in (lambda: memory.save("Ana is tall."), lambda: memory.update_fact(second.id, text="Ana drinks.")):
+            with pytest.raises(QuotaExceeded, match="2 facts of 2"):
+                more()
+        assert memory.update_fact(second.id, pinned=True).pinned
+        memory.delete_fact(second.id)
+        memory.save("Ana is tall.")
+
+
+def test_quotas_are_each_users_own(sqlite_url: str) -> None:
+    with (
+        LocalService(database_url=sqlite_url, embedder="hash", consolidate=False, max_turns_per_user=1) as service,
+        service.client("ana") as ana,
+        service.client("bob") as bob,
+    ):
+        ana.write("s1", said("one"))
+        bob.write("s1", said("one"))
+
+
+def test_a_full_memory_is_a_refusal_and_not_an_outage(sqlite_url: str) -> None:
+    """Soft: the agent goes on, and what cannot be stored is not tried for ever."""
+    with limited(sqlite_url, max_turns_per_user=1) as memory:
+        session = MemorySession(memory, "s1")
+        assert session.record(said("one"))
+        assert not session.record(said("two"))
+        assert (session.stats.refusals, session.stats.outages, session.stats.spooled) == (1, 0, 0)
