@@ -97,4 +97,5 @@ def _after(
     if kind != after.kind:
         return or_(earlier, here) if kind < after.kind else earlier
     values = (UUID(after.key), after.seq)[: len(key)]
-    return or_(earlier, and_(here, tuple_(*key) < tuple_(*values)))
+    # With its types, as SQLite would compare the bytes of a key with text otherwise.
+    return or_(earlier, and_(here, tuple_(*key) < tuple_(*values, types=[column.type for column in key])))

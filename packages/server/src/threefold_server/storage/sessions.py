@@ -85,7 +85,9 @@ def list_sessions(
     if scope.reach < Reach.user:
         statement = statement.where(sessions.c.agent == scope.agent)
     if after is not None:
-        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < tuple_(*after))
+        place = (sessions.c.updated_at, sessions.c.session)
+        # With its types, as SQLite would compare the bytes of a key with text otherwise.
+        statement = statement.where(tuple_(*place) < tuple_(*after, types=[column.type for column in place]))
     statement = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit)
     return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
 
