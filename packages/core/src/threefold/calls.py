@@ -12,7 +12,12 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from threefold.contract import (
+    ChannelHistories,
+    ChannelHistoryRequest,
+    CheckpointPage,
+    CopyThreadRequest,
     DataScope,
+    DeleteRunsRequest,
     Digest,
     DigestPage,
     FactHistory,
@@ -27,12 +32,18 @@ from threefold.contract import (
     ListRequest,
     Memory,
     MemoryPage,
+    PruneThreadsRequest,
+    PutCheckpointRequest,
+    PutWritesRequest,
+    QueryCheckpointsRequest,
     RecallRequest,
     RecallResponse,
     SaveFactRequest,
     ScoreTest,
     SessionPage,
     SessionStatus,
+    Stored,
+    ThreadCounts,
     Tier,
     TurnIn,
     TurnPage,
@@ -254,6 +265,46 @@ def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope =
     kinds = {op.op in ("put", "delete") for op in request.ops}
     pace = "write" if len(request.ops) <= 1 else "long"
     return Call("POST", "/v1/items/batch", ItemsResponse, body=_json(request), pace=pace, repeatable=len(kinds) <= 1)
+
+
+def put_checkpoint(thread_id: str, request: PutCheckpointRequest) -> Call[Stored]:
+    """Store one checkpoint and the new values of its channels."""
+    return Call("POST", _path("threads", thread_id, "checkpoints"), Stored, body=_json(request))
+
+
+def put_writes(thread_id: str, request: PutWritesRequest) -> Call[Stored]:
+    """Store the writes of one task."""
+    return Call("POST", _path("threads", thread_id, "writes"), Stored, body=_json(request))
+
+
+def query_checkpoints(request: QueryCheckpointsRequest) -> Call[CheckpointPage]:
+    """One page of checkpoints."""
+    return Call("POST", "/v1/threads/query", CheckpointPage, body=_json(request))
+
+
+def channel_history(thread_id: str, request: ChannelHistoryRequest) -> Call[ChannelHistories]:
+    """What the ancestors of a checkpoint wrote to some channels."""
+    return Call("POST", _path("threads", thread_id, "history"), ChannelHistories, body=_json(request))
+
+
+def copy_thread(thread_id: str, request: CopyThreadRequest) -> Call[ThreadCounts]:
+    """Copy a thread; a second arrival adds nothing."""
+    return Call("POST", _path("threads", thread_id, "copy"), ThreadCounts, body=_json(request), pace="long")
+
+
+def prune_threads(request: PruneThreadsRequest) -> Call[ThreadCounts]:
+    """Drop all but the newest checkpoints, or everything."""
+    return Call("POST", "/v1/threads/prune", ThreadCounts, body=_json(request), pace="long")
+
+
+def delete_runs(request: DeleteRunsRequest) -> Call[ThreadCounts]:
+    """Delete the checkpoints of some runs."""
+    return Call("POST", "/v1/threads/delete_runs", ThreadCounts, body=_json(request), pace="long")
+
+
+def delete_thread(thread_id: str, scope: DataScope = "user") -> Call[ThreadCounts]:
+    """Delete a thread; a second arrival finds nothing left."""
+    return Call("DELETE", _path("threads", thread_id), ThreadCounts, {"scope": scope}, pace="long")
 
 
 def whoami() -> Call[WhoAmI]:

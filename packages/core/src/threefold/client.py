@@ -50,6 +50,7 @@ from threefold.contract import (
 )
 from threefold.errors import ThreefoldError, WaitTimeout
 from threefold.exchange import Exchange, Outcome, Reply, with_next_step
+from threefold.threads import AsyncThreads, Threads
 
 DEFAULT_URL = "http://127.0.0.1:8181"
 DEFAULT_DEADLINES = Deadlines()
@@ -319,6 +320,11 @@ class MemoryClient(_Client):
         """Operations on the items of a framework's store, all or none; reads see what was there before the writes."""
         return self.send(calls.items_batch(ops, scope=scope))
 
+    @property
+    def threads(self) -> Threads:
+        """Checkpoints of graphs."""
+        return Threads(self)
+
     def whoami(self) -> WhoAmI:
         """The verified identity, its limits, and the store's policy."""
         return self.send(calls.whoami())
@@ -474,6 +480,10 @@ class AsyncMemoryClient(_Client):
         self, ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope = "user"
     ) -> ItemsResponse:
         return await self.send(calls.items_batch(ops, scope=scope))
+
+    @property
+    def threads(self) -> AsyncThreads:
+        return AsyncThreads(self)
 
     async def whoami(self) -> WhoAmI:
         return await self.send(calls.whoami())

@@ -2,5 +2,6 @@
 
 from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import Resolver
+from threefold_langgraph.saver import ThreefoldSaver
 
-__all__ = ["Resolver", "ThreefoldConnection"]
+__all__ = ["Resolver", "ThreefoldConnection", "ThreefoldSaver"]

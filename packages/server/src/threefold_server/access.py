@@ -131,6 +131,13 @@ def session_key(owner: UUID, agent: str, session_id: str) -> UUID:
     return derive_key("session", owner.bytes, agent.encode(), session_id.encode())
 
 
+def thread_key(holder: Holder, thread_id: str) -> UUID:
+    """The key of a thread: its session's, so that they are forgotten together; the agent's own threads have others."""
+    if holder.for_all:
+        return derive_key("thread", holder.owner.bytes, thread_id.encode())
+    return session_key(holder.owner, holder.agent, thread_id)
+
+
 def resolve_reach(principal: Principal, level: Level | None) -> Reach:
     """The reach of a read. Unnamed: the lower of `agent` and the ceiling. Named above the ceiling: refused."""
     if level is None:

@@ -15,15 +15,16 @@ from threefold_server.storage import erase, erasures, selection, system
 from threefold_server.storage.database import Connection
 from threefold_server.storage.types import from_micros
 
-TIERS = ("sessions", "turns", "digests", "facts", "items", "index")
+TIERS = ("sessions", "turns", "digests", "facts", "items", "index", "threads", "checkpoints")
 
 
 async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
     """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
-    selected = selection.select_request(request, _scope(principal, request))
-    job = _Erasure(principal.owner, _selector(request), selected, request.dry_run, service.clock())
+    scope = _scope(principal, request)
+    selected = selection.select_request(request, scope)
+    kept = await _held_for_all(service, principal, request)
+    job = _Erasure(scope, _selector(request), selected, kept, request.dry_run, service.clock())
     receipt = await service.database.write(principal.owner, job.run)
-    receipt = receipt.model_copy(update={"not_covered": await _not_covered(service, principal, request)})
     if request.dry_run:
         return receipt
     service.metrics.erasures.labels(job.selector).inc()
@@ -44,13 +45,13 @@ async def delete_fact(
     return receipt
 
 
-async def _not_covered(service: Service, principal: Principal, request: ForgetRequest) -> list[str]:
+async def _held_for_all(service: Service, principal: Principal, request: ForgetRequest) -> list[str]:
     """What an agent holds for all of its users is not a user's to erase, even what this user put there."""
     if principal.user is None or request.level is None:
         return []
     agent = principal.agent if request.level == "agent" else None
-    held = await service.database.read("system", partial(system.holds_for_all, agent=agent))
-    return ["items of scope 'agent'"] if held else []
+    held = await service.database.read("system", partial(system.held_for_all, agent=agent))
+    return [f"{name} of scope 'agent'" for name in held]
 
 
 def _scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
@@ -79,17 +80,23 @@ def _selector(request: ForgetRequest) -> str:
 class _Erasure:
     """One forget, as its transaction sees it."""
 
-    owner: UUID
+    scope: ScopeFilter
     selector: str
     selected: selection.Selection
+    not_covered: list[str]
     dry_run: bool
     now: int
+
+    @property
+    def owner(self) -> UUID:
+        return self.scope.owner
 
     def run(self, connection: Connection) -> ForgetReceipt:
         selection.check_unambiguous(connection, self.owner, self.selected)
         with connection.begin_nested() as savepoint:
             counts = self._erase(connection)
             left = selection.remaining(connection, self.owner, self.selected)
+            left_out = selection.left_out(connection, self.scope, self.selected)
             if self.dry_run:
                 savepoint.rollback()
         receipt = uuid4()
@@ -100,6 +107,7 @@ class _Erasure:
             receipt_id=receipt.hex,
             counts=counts,
             complete=left == 0,
+            not_covered=[*self.not_covered, *left_out],
             purge="pending",
             dry_run=self.dry_run,
             at=from_micros(self.now),
@@ -116,6 +124,8 @@ class _Erasure:
             counts += erase.erase_sessions(connection, self.owner, self.selected.sessions, self.now)
         if self.selected.items is not None:
             counts += erase.erase_items(connection, self.owner, self.selected.items)
+        if self.selected.threads is not None:
+            counts += erase.erase_threads(connection, self.owner, self.selected.threads, self.now)
         if self.selected.whole_owner:
             erase.erase_owner(connection, self.owner)
         return {tier: counts[tier] for tier in TIERS}

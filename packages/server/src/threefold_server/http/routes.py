@@ -8,6 +8,11 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from threefold.contract import (
+    ChannelHistories,
+    ChannelHistoryRequest,
+    CheckpointPage,
+    CopyThreadRequest,
+    DeleteRunsRequest,
     Digest,
     DigestPage,
     ErrorBody,
@@ -19,20 +24,26 @@ from threefold.contract import (
     ListRequest,
     Memory,
     MemoryPage,
+    PruneThreadsRequest,
+    PutCheckpointRequest,
+    PutWritesRequest,
+    QueryCheckpointsRequest,
     RecallRequest,
     RecallResponse,
     SaveFactRequest,
     SessionPage,
     SessionStatus,
+    Stored,
+    ThreadCounts,
     TurnPage,
     UpdateFactRequest,
     WhoAmI,
     WriteRequest,
     WriteResponse,
 )
-from threefold.contract.common import Cursor, Id, PageLimit
+from threefold.contract.common import Cursor, DataScope, Id, PageLimit
 from threefold.errors import ERRORS, InvalidRequest
-from threefold_server import browse, remember
+from threefold_server import browse, remember, threads
 from threefold_server.about import whoami
 from threefold_server.end import end_session
 from threefold_server.forget import delete_fact, forget
@@ -191,6 +202,54 @@ async def post_end(
 async def post_items(body: ItemsRequest, caller: Caller, service: Open) -> ItemsResponse:
     """Operations on the items of a framework's store, all or none."""
     return await run_items(service, caller, body)
+
+
+@router.post("/threads/query")
+async def post_thread_query(body: QueryCheckpointsRequest, caller: Caller, service: Open) -> CheckpointPage:
+    """Checkpoints with their values and pending writes, newest first."""
+    return await threads.query(service, caller, body)
+
+
+@router.post("/threads/prune")
+async def post_thread_prune(body: PruneThreadsRequest, caller: Caller, service: Open) -> ThreadCounts:
+    """Keep the newest checkpoint of each namespace of some threads, or nothing of them."""
+    return await threads.prune(service, caller, body)
+
+
+@router.post("/threads/delete_runs")
+async def post_delete_runs(body: DeleteRunsRequest, caller: Caller, service: Open) -> ThreadCounts:
+    """Delete the checkpoints of some runs."""
+    return await threads.delete_runs(service, caller, body)
+
+
+@router.post("/threads/{thread_id:id}/checkpoints")
+async def post_checkpoint(thread_id: Id, body: PutCheckpointRequest, caller: Caller, service: Open) -> Stored:
+    """Store one checkpoint and the new values of its channels."""
+    return await threads.put_checkpoint(service, caller, thread_id, body)
+
+
+@router.post("/threads/{thread_id:id}/writes")
+async def post_writes(thread_id: Id, body: PutWritesRequest, caller: Caller, service: Open) -> Stored:
+    """Store the writes of one task, before or after their checkpoint."""
+    return await threads.put_writes(service, caller, thread_id, body)
+
+
+@router.post("/threads/{thread_id:id}/history")
+async def post_history(thread_id: Id, body: ChannelHistoryRequest, caller: Caller, service: Open) -> ChannelHistories:
+    """What the ancestors of a checkpoint wrote to some channels."""
+    return await threads.history(service, caller, thread_id, body)
+
+
+@router.post("/threads/{thread_id:id}/copy")
+async def post_thread_copy(thread_id: Id, body: CopyThreadRequest, caller: Caller, service: Open) -> ThreadCounts:
+    """Copy the whole history of a thread under another id."""
+    return await threads.copy(service, caller, thread_id, body)
+
+
+@router.delete("/threads/{thread_id:id}")
+async def remove_thread(thread_id: Id, caller: Caller, service: Open, scope: DataScope = "user") -> ThreadCounts:
+    """Delete a thread; a run that is still at it is refused from then on."""
+    return await threads.delete(service, caller, thread_id, scope)
 
 
 @router.get("/whoami")

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or
 
 from threefold_server.storage import erasures, index
 from threefold_server.storage.tables import (
+    checkpoints,
     digests,
     fact_sources,
     facts,
@@ -18,9 +19,11 @@ from threefold_server.storage.tables import (
     owners,
     sessions,
     tasks,
+    threads,
     turns,
 )
 from threefold_server.storage.tasks import schedule
+from threefold_server.storage.threads import lock, marks_of
 from threefold_server.storage.types import AnyRow
 
 T = TypeVar("T")
@@ -78,6 +81,17 @@ def blank_turns(connection: Connection, owner: UUID, condition: ColumnElement[bo
     for session, seqs in places.items():
         for batch in _batches(sorted(seqs), BLANKED_AT_ONCE):
             counts += _blank_in_session(connection, owner, session, batch, now)
+    return counts
+
+
+def erase_threads(connection: Connection, owner: UUID, condition: ColumnElement[bool], now: int) -> Counts:
+    """Erase threads of graphs (a condition on `threads`) with all their checkpoints."""
+    counts: Counts = Counter()
+    for thread in lock(connection, and_(threads.c.owner == owner, condition)):
+        marks = [(thread.key, mark) for mark in marks_of(connection, thread)]
+        erasures.mark_erased(connection, owner, marks, now + LATE_WRITER_MICROS)
+        counts["checkpoints"] += connection.execute(delete(checkpoints).where(thread.rows(checkpoints))).rowcount
+        counts["threads"] += connection.execute(delete(threads).where(thread.rows(threads))).rowcount
     return counts
 
 

@@ -61,6 +61,17 @@ def mark_erased(connection: Connection, owner: UUID, turn_ids: Iterable[tuple[UU
         )
 
 
+def unmark_erased(connection: Connection, owner: UUID, session: UUID, turn_ids: Iterable[str]) -> None:
+    """Let erased ids of a session be written again."""
+    secret = erasure_secret(connection)
+    marks = [{"key_owner": owner, "mark": turn_mark(secret, session, turn_id)} for turn_id in turn_ids]
+    if marks:
+        statement = delete(erased_turns).where(
+            erased_turns.c.owner == bindparam("key_owner"), erased_turns.c.turn == bindparam("mark")
+        )
+        connection.execute(statement, marks)
+
+
 def add_receipt(
     connection: Connection, owner: UUID, receipt: UUID, selector: str, counts: Mapping[str, int], at: int
 ) -> None:

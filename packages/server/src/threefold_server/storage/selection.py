@@ -12,7 +12,7 @@ from threefold.contract import ForgetRequest, ForgetSource
 from threefold.errors import Conflict
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage.scope import FACTS, erasable, managed
-from threefold_server.storage.tables import fact_sources, facts, items, sessions, turns
+from threefold_server.storage.tables import fact_sources, facts, items, sessions, threads, turns
 from threefold_server.storage.types import to_micros
 
 
@@ -24,6 +24,7 @@ class Selection:
     facts: ColumnElement[bool] | None = None
     turns: ColumnElement[bool] | None = None
     items: ColumnElement[bool] | None = None
+    threads: ColumnElement[bool] | None = None
     whole_owner: bool = False
     episodes: ColumnElement[bool] | None = None
     """Turns named by their own ids, which must not stand in several sessions."""
@@ -34,12 +35,15 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
     if request.session_id is not None:
         # A fact may be saved in a session that has no turn, and so no row, yet. Those that rest on turns go with these.
         saved_there = and_(facts.c.session == scope.session, _rests_on_no_turn())
-        return Selection(sessions=sessions.c.session == scope.session, facts=saved_there)
+        return Selection(
+            sessions=sessions.c.session == scope.session, facts=saved_there, threads=threads.c.thread == scope.session
+        )
     if request.level is not None:
         return Selection(
             sessions=erasable(sessions, scope),
             facts=erasable(facts, scope),
             items=erasable(items, scope),
+            threads=erasable(threads, scope),
             whole_owner=scope.reach >= Reach.user,
         )
     if request.fact_ids is not None:
@@ -56,6 +60,7 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
         (facts, selection.facts),
         (turns, selection.turns),
         (items, selection.items),
+        (threads, selection.threads),
     )
     counts = [
         select(func.count()).select_from(table).where(table.c.owner == owner, condition)
@@ -63,6 +68,13 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
         if condition is not None
     ]
     return sum(connection.execute(statement).scalar_one() for statement in counts)
+
+
+def left_out(connection: Connection, scope: ScopeFilter, selection: Selection) -> list[str]:
+    """What a forget does not look into: the state of graphs may hold what was forgotten elsewhere."""
+    if selection.threads is not None:
+        return []
+    return ["threads"] if connection.execute(select(exists().where(erasable(threads, scope)))).scalar_one() else []
 
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
@@ -117,12 +129,14 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
         own = sessions.c.session == scope.session
         contributed = facts.c.session == scope.session
         held = None
+        run = threads.c.thread == scope.session
     else:
         own = and_(erasable(sessions, scope), sessions.c.agent == source.name)
         contributed = and_(erasable(facts, scope), facts.c.agent == source.name)
         held = and_(erasable(items, scope), items.c.agent == source.name)
+        run = and_(erasable(threads, scope), threads.c.agent == source.name)
     if since is None:
-        return Selection(sessions=own, facts=contributed, items=held)
+        return Selection(sessions=own, facts=contributed, items=held, threads=run)
     of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
     recently = None if held is None else and_(held, items.c.updated_at >= since)
     return Selection(facts=and_(contributed, facts.c.event_at >= since), turns=and_(of_sessions, alive), items=recently)

@@ -14,6 +14,7 @@ from uuid import UUID, uuid4
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Table,
     and_,
     bindparam,
     case,
@@ -44,6 +45,7 @@ from threefold_server.storage.tables import (
     sessions,
     store,
     tasks,
+    threads,
     turns,
 )
 from threefold_server.storage.tasks import Claim, TaskKind, or_make_due
@@ -133,12 +135,6 @@ def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
     return len(found)
 
 
-def holds_for_all(connection: Connection, agent: str | None) -> bool:
-    """Whether an agent, or any, holds items for all of its users: what a user put there no forget of theirs reaches."""
-    theirs = true() if agent is None else items.c.agent == agent
-    return bool(connection.execute(select(exists().where(items.c.for_all, theirs))).scalar_one())
-
-
 def sweep_erased_turns(connection: Connection, now: int) -> int:
     """Drop the marks of erased turns whose time is over: no writer is that late."""
     return connection.execute(delete(erased_turns).where(erased_turns.c.until <= now)).rowcount
@@ -182,6 +178,16 @@ def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], n
         connection.execute(
             update(passages).where(passages.c.owner == owner, passages.c.source == fact).values(expires_at=expires_at)
         )
+
+
+def held_for_all(connection: Connection, agent: str | None) -> list[str]:
+    """What an agent, or any, holds for all of its users: what a user put there no forget of theirs reaches."""
+
+    def holds(table: Table) -> bool:
+        theirs = true() if agent is None else table.c.agent == agent
+        return bool(connection.execute(select(exists().where(table.c.for_all, theirs))).scalar_one())
+
+    return [table.name for table in (items, threads) if holds(table)]
 
 
 def claim_embedder(connection: Connection, name: str) -> None:

@@ -23,7 +23,7 @@ from sqlalchemy import (
     text,
 )
 
-from threefold_server.storage.types import Key, Vector
+from threefold_server.storage.types import ByteOrdered, Key, Vector
 
 metadata = MetaData()
 
@@ -245,6 +245,69 @@ tasks = Table(
     ),
 )
 
+threads = Table(
+    "threads",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("thread", Key, primary_key=True, comment="the key of the session of the same name, or of the agent's own"),
+    Column("agent", Text, nullable=False),
+    Column("thread_id", Text, nullable=False),
+    Column("for_all", Boolean, nullable=False, server_default=text("false"), comment="the agent's, for its users"),
+    Column("created_at", BigInteger, nullable=False),
+    Column("updated_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("thread", Key, primary_key=True),
+    Column("place", Key, primary_key=True, comment="the key of the namespace"),
+    Column("checkpoint_id", ByteOrdered, primary_key=True),
+    Column("ns", Text, nullable=False),
+    Column("parent_id", Text),
+    Column("type", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("metadata", Text, nullable=False),
+    Column("versions", Text, nullable=False, comment="JSON: the version of every channel"),
+    Column("run_id", Text, comment="of the metadata"),
+    Column("created_at", BigInteger, nullable=False),
+    ForeignKeyConstraint(["owner", "thread"], ["threads.owner", "threads.thread"], ondelete="CASCADE"),
+    Index("checkpoints_by_id", "owner", "thread", "checkpoint_id"),
+    Index("checkpoints_by_run", "owner", "run_id"),
+)
+
+checkpoint_blobs = Table(
+    "checkpoint_blobs",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("thread", Key, primary_key=True),
+    Column("place", Key, primary_key=True),
+    Column("blob", Key, primary_key=True, comment="the key of channel and version"),
+    Column("channel", Text, nullable=False),
+    Column("version", Text, nullable=False, comment="JSON, as it may be text or a number"),
+    Column("type", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["owner", "thread"], ["threads.owner", "threads.thread"], ondelete="CASCADE"),
+)
+
+checkpoint_writes = Table(
+    "checkpoint_writes",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("thread", Key, primary_key=True),
+    Column("place", Key, primary_key=True),
+    Column("checkpoint_id", Text, primary_key=True, comment="of a checkpoint that may come later"),
+    Column("task_id", Text, primary_key=True),
+    Column("idx", Integer, primary_key=True),
+    Column("task_path", Text, nullable=False),
+    Column("channel", Text, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["owner", "thread"], ["threads.owner", "threads.thread"], ondelete="CASCADE"),
+)
+
 erased_turns = Table(
     "erased_turns",
     metadata,
@@ -304,6 +367,10 @@ TENANT_TABLES = (
     passages,
     postings,
     tasks,
+    threads,
+    checkpoints,
+    checkpoint_blobs,
+    checkpoint_writes,
     erased_turns,
     receipts,
 )

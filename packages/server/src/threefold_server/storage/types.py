@@ -8,12 +8,15 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import LargeBinary, Row, Uuid
+from sqlalchemy import LargeBinary, Row, Text, Uuid
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
 """A row read by column name."""
+
+ByteOrdered = Text().with_variant(Text(collation="C"), "postgresql")
+"""Text in the order of its bytes, whatever the language of a Postgres."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

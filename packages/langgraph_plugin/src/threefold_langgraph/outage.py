@@ -1,0 +1,145 @@
+"""Checkpoints that the service does not have yet: kept here while it is out of reach, sent in order after."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from threefold import MemoryClient
+from threefold.calls import Call
+from threefold.contract import Stored
+from threefold.errors import ServiceError, Unavailable, Unreachable
+
+logger = logging.getLogger("threefold.langgraph")
+
+OUTAGE = (Unreachable, Unavailable)
+PAUSE = 1.0  # seconds between attempts to send what waits
+MAX_BYTES = 64 * 2**20
+MAX_LOADED = 10_000
+
+
+class Owner(NamedTuple):
+    """Whose thread it is."""
+
+    user: str | None
+    agent: str | None
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something to store: in the service, and for the runs of this process."""
+
+    call: Call[Stored]
+    hold: Callable[[InMemorySaver], object]
+
+
+class _Unsent(NamedTuple):
+    owner: Owner
+    call: Call[Stored]
+
+
+class Outbox:
+    """Calls in order, and their checkpoints for the runs of this process. Shared by the copies of one saver."""
+
+    def __init__(self, client: MemoryClient, pause: float = PAUSE) -> None:
+        self.refused = 0
+        """Calls that the service refused when it was back: they are lost, and logged."""
+        self._client = client
+        self._pause = pause
+        self._unsent: deque[_Unsent] = deque()
+        self._bytes = 0
+        self._held: dict[Owner, InMemorySaver] = {}
+        self._loaded: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._lock = threading.RLock()
+        self._sending = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    def __len__(self) -> int:
+        return len(self._unsent)
+
+    def add(self, owner: Owner, change: Change) -> None:
+        """Take what could not be sent, and hold it for the runs of this process."""
+        size = len(change.call.body or b"")
+        with self._lock:
+            if self._bytes + size > MAX_BYTES:
+                raise Unreachable(f"the service is out of reach, and {self._bytes} bytes wait for it already")
+            change.hold(self._held.setdefault(owner, InMemorySaver()))
+            self._unsent.append(_Unsent(owner, change.call))
+            self._bytes += size
+            self._start()
+
+    def find(self, owner: Owner, config: RunnableConfig, serde: SerializerProtocol) -> CheckpointTuple | None:
+        """A checkpoint that waits."""
+        with self._lock:
+            if owner not in self._held:
+                return None
+            held = copy.copy(self._held[owner])
+            held.serde = serde
+            return held.get_tuple(config)
+
+    def loaded(self, owner: Owner, checkpoint_id: str) -> None:
+        """Note that a run goes on from a checkpoint, which others may have gone on from before."""
+        with self._lock:
+            self._loaded[owner, checkpoint_id] = None
+            self._loaded.move_to_end((owner, checkpoint_id))
+            if len(self._loaded) > MAX_LOADED:
+                self._loaded.popitem(last=False)
+
+    def is_new(self, owner: Owner, config: RunnableConfig) -> bool:
+        """True for a call of a subgraph that nobody can have made before, as this process made the step it is in."""
+        configurable: dict[str, Any] = config.get("configurable", {})
+        ns: str = configurable.get("checkpoint_ns") or ""
+        parents: dict[str, str] = configurable.get("checkpoint_map") or {}
+        with self._lock:
+            return ":" in ns.rpartition("|")[2] and not any((owner, made) in self._loaded for made in parents.values())
+
+    def flush(self) -> bool:
+        """Send what waits, in order, as far as the service takes it; True once nothing waits."""
+        with self._sending:
+            while self._unsent:
+                if not self._send(self._unsent[0]):
+                    return False
+                self._sent()
+        return True
+
+    def close(self) -> None:
+        """Stop sending; what waits is lost with this process."""
+        self._closed.set()
+
+    def _send(self, unsent: _Unsent) -> bool:
+        client = self._client.acting_as(user=unsent.owner.user, agent=unsent.owner.agent)
+        try:
+            client.send(unsent.call)
+        except OUTAGE:
+            return False
+        except ServiceError as error:
+            self.refused += 1
+            logger.error("a checkpoint that waited was refused and is lost: %s", error.message)
+        return True
+
+    def _sent(self) -> None:
+        with self._lock:
+            self._bytes -= len(self._unsent.popleft().call.body or b"")
+            if not self._unsent:
+                self._held.clear()
+
+    def _start(self) -> None:
+        """Send in the background as long as anything waits."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._keep_sending, name="threefold-outbox", daemon=True)
+            self._thread.start()
+
+    def _keep_sending(self) -> None:
+        while self._unsent and not self._closed.wait(self._pause):
+            self.flush()
