@@ -48,8 +48,8 @@ from threefold.contract import (
     WhoAmI,
     WriteResponse,
 )
-from threefold.errors import ThreefoldError, WaitTimeout
-from threefold.exchange import Exchange, Outcome, Reply, with_next_step
+from threefold.errors import ThreefoldError
+from threefold.exchange import Exchange, Outcome, Reply, is_settled, with_next_step
 from threefold.threads import AsyncThreads, Threads
 
 DEFAULT_URL = "http://127.0.0.1:8181"
@@ -135,20 +135,6 @@ class _Client:
         if self.agent is not None:
             headers["X-Threefold-Agent"] = quote(self.agent, safe="")
         return headers
-
-
-def is_settled(status: SessionStatus, pause: float, left: float) -> bool:
-    """True when nothing is pending; `WaitTimeout` where another look is too late, or parked work makes it useless."""
-    if status.state == "idle":
-        return True
-    if status.state == "parked":
-        raise WaitTimeout(f"consolidation is parked: {status.reason or 'see the log of the service'}")
-    if left < pause:
-        raise WaitTimeout(
-            f"still {status.state}: of {status.last_seq} turns, {status.indexed_upto} are indexed "
-            f"and {status.extracted_upto} extracted"
-        )
-    return False
 
 
 def _checked_url(text: str) -> str:

@@ -11,7 +11,7 @@ import httpx
 from pydantic import ValidationError
 
 from threefold.calls import Call, R
-from threefold.contract import ErrorBody, ErrorDetail
+from threefold.contract import ErrorBody, ErrorDetail, SessionStatus
 from threefold.errors import (
     ERRORS,
     Conflict,
@@ -26,6 +26,7 @@ from threefold.errors import (
     Unauthenticated,
     Unavailable,
     Unreachable,
+    WaitTimeout,
 )
 
 ATTEMPTS = 3
@@ -116,6 +117,20 @@ class Exchange(Generic[R]):
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             return self._call.repeatable or unsent
         return self._call.repeatable and outcome.status in PASSING - {self._call.also}
+
+
+def is_settled(status: SessionStatus, pause: float, left: float) -> bool:
+    """True when nothing is pending; `WaitTimeout` where another look is too late, or parked work makes it useless."""
+    if status.state == "idle":
+        return True
+    if status.state == "parked":
+        raise WaitTimeout(f"consolidation is parked: {status.reason or 'see the log of the service'}")
+    if left < pause:
+        raise WaitTimeout(
+            f"still {status.state}: of {status.last_seq} turns, {status.indexed_upto} are indexed "
+            f"and {status.extracted_upto} extracted"
+        )
+    return False
 
 
 def with_next_step(error: ThreefoldError) -> ThreefoldError:
