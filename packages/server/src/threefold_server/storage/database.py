@@ -198,7 +198,9 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.exec_driver_sql(begin)
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:  # the writer thread has begun by itself
+            driver.execute(begin)
 
     return engine
 
