@@ -91,6 +91,13 @@ class Database:
             self._set_scope(connection, scope)
             return function(connection)
 
+    def snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+        """Run a reading transaction all of whose statements see the same moment."""
+        levels = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        with self._errors_translated(), self._reader.execution_options(**levels).begin() as connection:
+            self._set_scope(connection, scope)
+            return function(connection)
+
     def _pipelined_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
         with self._errors_translated(), self._pipeliner.connect() as connection:
             driver: Any = connection.connection.driver_connection
