@@ -29,6 +29,7 @@ COMMANDS = list(commands(get_command(full_app())))
 def test_the_verbs_of_the_contract_are_there() -> None:
     assert {" ".join(words) for words in COMMANDS} == {
         *("demo", "serve", "worker", "migrate", "consolidate", "rebuild", "reembed", "purge"),
+        *("backup", "restore", "migrate-store", "doctor"),
         *("recall", "write", "list", "forget", "status", "replay", "mcp"),
         *(f"facts {verb}" for verb in ("save", "show", "edit", "delete", "history", "restore")),
         *(f"sessions {verb}" for verb in ("list", "turns", "digests", "end")),

@@ -32,13 +32,14 @@ def client_app() -> typer.Typer:
 
 def full_app() -> typer.Typer:
     """All commands; those on the store itself bring the whole service with them."""
-    from threefold_server.cli import admin, demo, keys, serve, transfer
+    from threefold_server.cli import admin, demo, doctor, keys, serve, transfer
 
     app = client_app()
     app.add_typer(serve.app)
     app.add_typer(keys.app, name="keys")
     app.add_typer(admin.app)
     app.add_typer(transfer.app)
+    app.add_typer(doctor.app)
     app.add_typer(demo.app)
     return app
 

@@ -49,6 +49,7 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tasks import Claim, TaskKind, or_make_due
+from threefold_server.storage.types import AnyRow
 
 READS_THAT_EXTEND = 10
 """A fact read this often proved useful: it gets its lifetime once more."""
@@ -94,6 +95,38 @@ def task_counts(connection: Connection, now: int) -> Counter[tuple[str, str]]:
         .group_by(tasks.c.kind, state)
     )
     return Counter({(kind, name): count for kind, name, count in connection.execute(statement)})
+
+
+def parked_tasks(connection: Connection) -> Sequence[AnyRow]:
+    """How many tasks of each kind were given up, by reason."""
+    statement = select(tasks.c.kind, tasks.c.parked, func.count().label("count")).where(tasks.c.parked.is_not(None))
+    return connection.execute(statement.group_by(tasks.c.kind, tasks.c.parked).order_by(tasks.c.kind)).all()
+
+
+def stale_leases(connection: Connection, before: int) -> int:
+    """How many leases ran out before a moment and were taken over by nobody."""
+    statement = select(func.count()).select_from(tasks).where(tasks.c.lease_until < before)
+    return int(connection.execute(statement).scalar_one())
+
+
+def oldest_due(connection: Connection, now: int) -> int | None:
+    """Since when the oldest task that nobody works on has been due; None where there is none."""
+    free = or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now)
+    statement = select(func.min(tasks.c.due_at)).where(tasks.c.due_at <= now, tasks.c.parked.is_(None), free)
+    return connection.execute(statement).scalar_one()
+
+
+def newest_write(connection: Connection) -> int | None:
+    """When something was written last, by the clock of the server that wrote it."""
+    return connection.execute(select(func.max(sessions.c.updated_at))).scalar_one()
+
+
+def database_clock(connection: Connection) -> int | None:
+    """The database's own clock; SQLite has none but this process's."""
+    if connection.dialect.name == "sqlite":
+        return None
+    seconds = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+    return int(seconds * 1_000_000)
 
 
 def requeue_parked(connection: Connection, now: int) -> int:
@@ -193,12 +226,22 @@ def held_for_all(connection: Connection, agent: str | None) -> list[str]:
 def claim_embedder(connection: Connection, name: str) -> None:
     """Note whose vectors this store holds, the first time; refuse another embedder's, which nothing compares with."""
     connection.execute(upsert(connection, store).values(name=_EMBEDDER, value=name).on_conflict_do_nothing())
-    stamp = connection.execute(select(store.c.value).where(store.c.name == _EMBEDDER)).scalar_one()
-    if stamp != name:
+    if (stamp := embedder_stamp(connection)) != name:
         raise EmbedderMismatch(
             f"the vectors of this store were made by {stamp!r}, not by {name!r}; run `threefold reembed`",
             {"stored": stamp, "configured": name},
         )
+
+
+def embedder_stamp(connection: Connection) -> str | None:
+    """Whose vectors this store holds; None before its first start."""
+    return connection.execute(select(store.c.value).where(store.c.name == _EMBEDDER)).scalar_one_or_none()
+
+
+def vectors_of_others(connection: Connection, embedder: str) -> int:
+    """How many vectors another embedder made."""
+    statement = select(func.count()).select_from(passages).where(passages.c.embedder != embedder)
+    return int(connection.execute(statement).scalar_one())
 
 
 def all_owners(connection: Connection) -> list[UUID]:

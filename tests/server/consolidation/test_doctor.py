@@ -1,0 +1,121 @@
+"""The doctor names each thing that may be wrong with a store, and the command that mends it."""
+
+from __future__ import annotations
+
+import pytest
+
+from fixtures.command_line import Run
+from fixtures.consolidation import SECOND, World
+from threefold_server.doctor import LATE_SECONDS, Finding, examine
+from threefold_server.local import LocalService
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.service import now_micros
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import tasks
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(autouse=True)
+def now(world: World) -> None:
+    """The doctor compares the service's clock with the database's, so it must be the true one."""
+    world.clock.now = now_micros()
+
+
+async def finding(world: World, check: str) -> Finding:
+    [found] = [finding for finding in await examine(world.service) if finding.check == check]
+    return found
+
+
+async def test_a_healthy_store_needs_nothing(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    await world.settle()
+    assert [found for found in await examine(world.service) if found.remedy] == []
+
+
+async def test_parked_work(world: World) -> None:
+    async def refuse() -> None:
+        raise ModelRefused("the account is closed")
+
+    world.embedder.before = refuse
+    await world.write("s1", "The heron nests behind the boathouse.")
+    await world.settle()
+    found = await finding(world, "parked work")
+    assert found.detail.startswith("1 embed: ")
+    assert "threefold consolidate --retry-parked" in found.remedy
+
+
+async def test_the_lease_of_a_dead_worker(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    world.claim("index")
+    world.clock.advance(60 + LATE_SECONDS)
+    assert not (await finding(world, "stale leases")).remedy
+    world.clock.advance(1)
+    assert "threefold worker" in (await finding(world, "stale leases")).remedy
+
+
+async def test_work_that_nobody_does(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    assert not (await finding(world, "background work")).remedy
+    world.clock.advance(LATE_SECONDS)
+    assert "threefold worker" in (await finding(world, "background work")).remedy
+
+
+async def test_vectors_of_another_embedder(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    await world.settle()
+    world.embedder.name = "other"
+    found = await finding(world, "vectors")
+    assert found.detail == "1 by another embedder; the store's is fake, the configured one other"
+    assert "threefold reembed" in found.remedy
+
+
+@pytest.mark.parametrize(("double", "check"), [("embedder", "embedder"), ("summarizer", "digest model")])
+async def test_a_dead_model(world: World, double: str, check: str) -> None:
+    async def fail() -> None:
+        raise ModelError("no answer")
+
+    getattr(world, double).before = fail
+    found = await finding(world, check)
+    assert found.detail == "no usable answer: no answer"
+    assert "THREEFOLD_MODEL_BASE_URL" in found.remedy
+
+
+async def test_a_clock_that_was_set_back(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    assert not (await finding(world, "clocks")).remedy
+    world.clock.advance(-90)
+    found = await finding(world, "clocks")
+    assert (found.detail, "NTP" in found.remedy) == ("differ by 90 s", True)
+
+
+async def test_a_clock_that_differs_from_the_databases(world: World) -> None:
+    world.clock.now += 3_600 * SECOND
+    differs = not world.service.database.is_sqlite  # which has no clock of its own
+    assert bool((await finding(world, "clocks")).remedy) == differs
+
+
+async def test_a_purge_that_is_due(world: World) -> None:
+    await world.write("s1", "The heron nests behind the boathouse.")
+    await world.forget(session_id="s1")
+    due = not world.service.database.is_sqlite  # which clears its file by itself
+    assert ((await finding(world, "purge")).remedy == "threefold purge") == due
+
+
+def test_the_command_fails_where_something_is_wrong(run: Run, sqlite_url: str) -> None:
+    store = ("--database-url", sqlite_url, "--embedder", "hash")
+    with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client("ana", "support") as client:
+        client.write("s1", [{"role": "user", "content": "The heron nests."}])
+        client.wait("s1")
+    assert run("doctor", *store).code == 0
+    _park(sqlite_url)
+    shown = run("doctor", *store, "--json")
+    assert shown.code == 1
+    assert [row["check"] for row in shown.json["findings"] if row["remedy"]] == ["parked work"]
+    assert "needs a look: parked work" in shown.err
+
+
+def _park(url: str) -> None:
+    database = Database(url)
+    database.write_sync("system", lambda c: c.execute(tasks.update().values(parked="no", due_at=None)))
+    database.close()
