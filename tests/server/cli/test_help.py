@@ -45,11 +45,12 @@ def test_every_command_has_an_example(words: tuple[str, ...], run: Run) -> None:
 
 
 def test_every_setting_of_the_service_has_a_flag(run: Run) -> None:
+    from threefold_server.cli.store import SECRETS
     from threefold_server.settings import Settings
 
     shown = run("serve", "--help").out
     flags = {f"--{name.replace('_', '-')}" for name in Settings.model_fields}
-    assert {flag for flag in flags if flag not in shown} == {"--model-api-key"}
+    assert {flag for flag in flags if flag not in shown} == {f"--{name.replace('_', '-')}" for name in SECRETS}
 
 
 def test_without_a_command_the_help_is_shown(run: Run) -> None:
