@@ -34,7 +34,7 @@ def test_the_verbs_of_the_contract_are_there() -> None:
         *("recall", "write", "list", "forget", "status", "replay", "mcp"),
         *(f"facts {verb}" for verb in ("save", "show", "edit", "delete", "history", "restore")),
         *(f"sessions {verb}" for verb in ("list", "turns", "digests", "end")),
-        *(f"keys {verb}" for verb in ("create", "list", "revoke")),
+        *(f"keys {verb}" for verb in ("create", "list", "rotate", "revoke")),
     }
 
 
