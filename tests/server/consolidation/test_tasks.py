@@ -25,7 +25,7 @@ CROSS_OWNER = {
     "due_tasks",
     "embedder_stamp",
     "fold_idle",
-    "holds_for_all",
+    "held_for_all",
     "newest_write",
     "oldest_due",
     "parked_tasks",
