@@ -56,7 +56,14 @@ def test_the_sources_of_a_user_in_their_order() -> None:
     assert find_user(config(Context("of context"), user_id="plain"), None, "of client") == "of context"
     assert find_user(config(Context(), user_id="plain"), None, "of client") == "plain"
     assert find_user(config(), None, "of client") == "of client"
-    assert find_user({}, lambda _: None, None) is None
+    assert find_user({}, None, None) is None
+    assert find_user(config(verified="ana"), lambda _: "tenant 7", None) == "tenant 7"  # the operator's own word
+
+
+@pytest.mark.parametrize("nobody", ["", None])
+def test_a_rule_that_finds_nobody_is_an_error(nobody: Any) -> None:
+    with pytest.raises(InvalidRequest, match="user: its function gave"):
+        find_user(config(user_id="ana"), lambda _: nobody, "of client")
 
 
 @pytest.mark.parametrize("context", [{"user_id": "ana"}, Context("ana"), Context(UUID(int=7)), Context(7)])
@@ -103,7 +110,7 @@ def test_a_name_is_held_to_the_rule_of_ids(blank: str) -> None:
 
 
 def test_a_connection_acts_for_the_run() -> None:
-    shared = connection(agent=lambda run: thread_of(run), client_user="fallback")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    shared = connection(agent=lambda run: str(thread_of(run)), client_user="fallback")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     client = shared.acting(config(user_id="ana"))
     assert (client.user, client.agent) == ("ana", "t")
     assert shared.acting({}).user == "fallback"

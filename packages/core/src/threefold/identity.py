@@ -29,11 +29,11 @@ class Identity(Generic[C]):
 
     def of(self, run: C, session_id: str) -> Who:
         """The identity of a run, in the framework's session `session_id` unless another one is named here."""
-        session = _value("session", self.session, run)
-        return Who(_value("user", self.user, run), _value("agent", self.agent, run), session or session_id)
+        session = value_of("session", self.session, run)
+        return Who(value_of("user", self.user, run), value_of("agent", self.agent, run), session or session_id)
 
 
-def _value(name: str, given: str | Callable[[C], str] | None, run: C) -> str | None:
+def value_of(name: str, given: str | Callable[[C], str] | None, run: C) -> str | None:
     """A function that finds nothing is an error: to go on as someone else would mix two users."""
     if not callable(given):
         return given

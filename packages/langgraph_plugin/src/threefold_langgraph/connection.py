@@ -8,7 +8,8 @@ from typing import Literal, Self, TypeVar
 from langchain_core.runnables import RunnableConfig
 
 from threefold import AsyncMemoryClient, AsyncMemorySession, MemoryClient, MemorySession, Policy
-from threefold_langgraph.identity import Resolver, find_user, need_user, resolve
+from threefold.identity import value_of
+from threefold_langgraph.identity import Resolver, find_user, need_user
 
 C = TypeVar("C", MemoryClient, AsyncMemoryClient)
 Scope = Literal["user", "agent"]
@@ -62,7 +63,7 @@ class ThreefoldConnection:
 
     def _acting(self, client: C, config: RunnableConfig, scope: Scope) -> C:
         find = find_user if scope == "agent" else need_user
-        agent = resolve(config, self.agent)
+        agent = value_of("agent", self.agent, config)
         return client.acting_as(
             user=find(config, self.user, client.user), agent=client.agent if agent is None else agent
         )

@@ -10,9 +10,10 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
 from threefold import Forbidden, InvalidRequest
+from threefold.identity import value_of
 
-Resolver = Callable[[RunnableConfig], str | None]
-"""The operator's own rule: a name out of a run's config."""
+Resolver = Callable[[RunnableConfig], str]
+"""The operator's own rule: a name out of a run's config. One that finds none is an error."""
 
 NO_USER = (
     "no user: name one in the run's config (`configurable.langgraph_user_id`), in its context (`user_id`), "
@@ -34,7 +35,7 @@ def find_user(config: RunnableConfig, explicit: str | Resolver | None, default: 
     In this order: what the operator's `explicit` rule says, the user that LangGraph Server has verified, what the run
     names, and the `default` of the client. A run may not name somebody else than the verified user.
     """
-    chosen = resolve(config, explicit)
+    chosen = value_of("user", explicit, config)
     if chosen is not None:
         return chosen
     verified = _verified(config)
@@ -50,11 +51,6 @@ def need_user(config: RunnableConfig, explicit: str | Resolver | None, default: 
     if user is None:
         raise InvalidRequest(NO_USER)
     return user
-
-
-def resolve(config: RunnableConfig, explicit: str | Resolver | None) -> str | None:
-    """What was given: a name, or a rule that finds one."""
-    return explicit(config) if callable(explicit) else explicit
 
 
 def thread_of(config: RunnableConfig) -> str | None:
