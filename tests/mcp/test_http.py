@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from threefold import MemoryClient
 from threefold.answers import NOTHING_FORGOTTEN, NOTHING_FOUND
 from threefold_server import settings as settings_module
 from threefold_server.access import Reach
+from threefold_server.app import create_app
 from threefold_server.local import LocalService
 from threefold_server.settings import Settings
 from threefold_server.storage.database import sqlite_url
@@ -94,6 +96,19 @@ async def test_two_users_never_meet(keyed: Service) -> None:
             assert await call(all_his, "search_memory", query="canary") == NOTHING_FOUND
             assert await call(all_his, "list_memories") == NOTHING_FOUND
         assert "Tweety" in await call(hers, "search_memory", query="canary")
+
+
+async def test_what_is_somebody_elses_answers_like_what_is_not_there(keyed: Service) -> None:
+    async with keyed.connect(keyed.key("ria")) as hers:
+        fact = (await call(hers, "save_memory", text="Ria's own.")).split()[-1].rstrip(".")
+    async with keyed.connect(keyed.key("sid"), "?tools=forget,search_memory") as his:
+        errors: list[object] = []
+        for uri in (f"facts/{fact}", "facts/nonsense"):
+            with pytest.raises(McpError) as failure:
+                await his.read_resource(AnyUrl(f"threefold://{uri}"))
+            errors.append(failure.value.error)
+        assert errors[0] == errors[1]
+        assert await call(his, "forget", ids=[fact]) == await call(his, "forget", ids=["nonsense"])
 
 
 async def test_every_request_proves_itself(keyed: Service) -> None:
@@ -283,6 +298,75 @@ async def test_a_body_over_the_limit_is_refused_like_any_other(tmp_path: Path) -
         async with httpx.AsyncClient() as http:
             answer = await http.post(f"{process.first_line}/mcp", content=chunks(), headers=ACCEPT)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
+
+
+async def test_a_service_ends_although_its_clients_stay(tmp_path: Path) -> None:
+    """Some never close their connections, and some are gone before their answer."""
+    with running("serve", "--port", "0", "--data", str(tmp_path), **QUICK) as process:
+        address = httpx.URL(process.first_line)
+        message = json.dumps(PING | {"method": "tools/call", "params": {"name": "list_memories"}})
+        head = f"POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(message)}\r\n"
+        for _ in range(3):
+            with socket.create_connection((address.host, address.port or 80)) as gone:
+                gone.sendall(f"{head}Content-Type: application/json\r\n\r\n{message}".encode())
+        async with httpx.AsyncClient() as http, over_http(f"{process.first_line}/mcp", http) as client:
+            assert await call(client, "list_memories") == NOTHING_FOUND
+            assert process.stop() == 0
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"{",
+        b"",
+        b'{"jsonrpc": "2.0", "id": ' + b"1" * 5_000 + b"}",
+        b'{"params": ' + b"[" * 9_000 + b"]" * 9_000 + b"}",
+    ],
+)
+def test_what_is_no_json_is_refused(body: bytes) -> None:
+    with (
+        LocalService(embedder="hash") as service,
+        httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
+    ):
+        answer = http.post("/mcp", content=body, headers=ACCEPT | {"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+
+
+@pytest.mark.parametrize("text", [rb"a half: \ud83d", b"no UTF-8: \xff"])
+def test_text_that_nobody_can_store_is_marked(text: bytes) -> None:
+    message = json.dumps(PING | {"method": "tools/call", "params": {"name": "record", "arguments": {"message": "?"}}})
+    body = message.encode().replace(b"?", text)
+    with LocalService(embedder="hash") as service, service.client() as memory:
+        with httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http:
+            answer = http.post("/mcp", content=body, headers=ACCEPT | {"Content-Type": "application/json"})
+        assert "Recorded." in answer.text
+        assert [item.text[-1] for item in memory.list().items] == ["\ufffd"]
+
+
+def test_one_request_is_of_one_session() -> None:
+    named = [*ACCEPT.items(), ("Mcp-Session-Id", "a"), ("Mcp-Session-Id", "b")]
+    with (
+        LocalService(embedder="hash") as service,
+        httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
+    ):
+        answer = http.post("/mcp", json=PING, headers=named)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (422, "mcp-session-id: given 2 times")
+
+
+async def test_behind_a_gateway_its_network_counts(sqlite_url: str) -> None:
+    """The inner call of a tool comes from where the outer one came from."""
+    secret = "what only the proxy and the service know"
+    settings: dict[str, Any] = {"mode": "gateway", "gateway_secret": secret, "gateway_networks": "10.0.0.0/8"}
+    settings |= {"database_url": sqlite_url, "embedder": "hash", "consolidate": False}
+    app = create_app(Settings(**settings))
+    proven = {"X-Threefold-Gateway-Secret": secret, "X-Threefold-User": "ana", "X-Threefold-Agent": "support"}
+    transport = httpx.ASGITransport(app, client=("10.1.2.3", 1))
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, headers=proven) as http,
+        over_http("http://memory.example/mcp", http) as client,
+    ):
+        assert (await call(client, "save_memory", text="Ana likes tea.")).startswith("Saved as ")
 
 
 async def test_what_cannot_be_read_is_answered_and_not_logged(tmp_path: Path) -> None:

@@ -203,6 +203,33 @@ def test_a_new_store_is_made_in_silence(tmp_path: Path) -> None:
     assert code == 0
 
 
+def test_half_a_character_costs_no_answer(tmp_path: Path) -> None:
+    """JavaScript escapes what is left of an emoji that was cut in two, and the parser would take no such message."""
+    cut = json.dumps(TALK[3]).replace('"x"', r'"The heron \ud83d"')
+    assert "\\ud83d" in cut
+    converse([THREEFOLD, "mcp", "--data", tmp_path], [*map(json.dumps, TALK[:2]), cut])
+    assert [memory.text for memory in memories(tmp_path)] == ["The heron \ufffd"]
+
+
+def test_a_client_that_does_not_listen_ends_it(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [THREEFOLD, "mcp", "--data", tmp_path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=clean_environment() | SETTINGS,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(json.dumps(TALK[0]) + "\n")
+        process.stdin.close()
+        assert process.stderr.read() == ""
+        assert process.wait() != 0
+
+
 async def test_a_service_that_is_down_is_told(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -236,6 +263,11 @@ def test_an_interrupt_ends_it(tmp_path: Path) -> None:
         (["--session", " "], {}, 2, "session: must not be blank"),
         (["--url", "nowhere"], {}, 2, "must be an http:// or https:// URL"),
         (["--key-file", "missing"], {}, 1, "--key-file: No such file or directory: missing"),
+        (["--key-file", "junk"], {}, 2, "api_key must be printable ASCII"),
+        (["--data", "store", "--key-file", "junk"], {}, 2, "api_key must be printable ASCII"),
+        (["--data", "store", "--key-file", "empty"], {}, 2, "api_key must be printable ASCII"),
+        (["--data", "diary"], {}, 1, "the database file is damaged, or is no database"),
+        (["--data", "junk"], {}, 1, "File exists"),
         (["--data", "store"], {"embedder": "nonsense"}, 2, "unknown embedder 'nonsense'"),
         (["--data", "store"], {"port": "x"}, 2, "(THREEFOLD_PORT): Input should be a valid integer"),
         (["--data", "store"], {"mode": "keys"}, 1, "an API key is needed"),
@@ -245,6 +277,10 @@ def test_an_interrupt_ends_it(tmp_path: Path) -> None:
 def test_what_keeps_it_from_starting_is_one_line(
     tmp_path: Path, arguments: list[str], settings: dict[str, str], code: int, message: str
 ) -> None:
+    (tmp_path / "junk").write_bytes(b"\xff\x00")
+    (tmp_path / "empty").touch()
+    (tmp_path / "diary").mkdir()
+    (tmp_path / "diary" / "threefold.db").write_text("This is a diary.")
     done = subprocess.run(
         [THREEFOLD, "mcp", *arguments],
         cwd=tmp_path,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, inspect, text
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from threefold.errors import Unavailable
 from threefold_server.storage import migrate
-from threefold_server.storage.database import Database
+from threefold_server.storage.database import Database, sqlite_url
 from threefold_server.storage.tables import metadata
 from threefold_server.storage.types import PgVector
 
@@ -49,6 +50,23 @@ def test_an_empty_database_is_refused_with_the_next_step(blank_database_url: str
     with pytest.raises(Unavailable, match="threefold migrate"):
         database.read_sync("system", migrate.check_current)
     database.close()
+
+
+def test_a_schema_of_a_newer_version_is_left_alone(database: Database, database_url: str) -> None:
+    """As after a step back, or where two versions share a store."""
+
+    def stamp(connection: Connection) -> None:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+
+    database.write_sync("system", stamp)
+    with pytest.raises(RuntimeError, match="at 9999, of a newer version"):
+        migrate.upgrade(database_url)
+
+
+def test_a_file_that_is_no_database_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "threefold.db").write_text("This is a diary.")
+    with pytest.raises(Unavailable, match="no database"):
+        migrate.upgrade(sqlite_url(tmp_path))
 
 
 def test_parallel_first_starts_make_the_schema_once(blank_database_url: str) -> None:

@@ -17,7 +17,7 @@ UNAVAILABLE = "Memory is not available right now. Go on without it."
 NOT_ALLOWED = "Memory refused this request. Go on without it."
 INCOMPLETE = "Memory answered only in part, so something may be missing."
 NOTHING_FOUND = "No memory matches."
-NOTHING_TO_SAVE = "Nothing was saved: the text holds only what memory already has."
+NOTHING_TO_SAVE = "Nothing was saved: there is nothing new in it."
 NOTHING_FORGOTTEN = "Nothing was forgotten: no memory of yours has such an id."
 
 
@@ -49,8 +49,8 @@ def _entry(memory: Memory) -> dict[str, Any]:
     text = unfenced(middle_cut(memory.text, SHOWN_CHARS))
     return {
         "content": {"parts": [{"text": text}], "role": "model" if said_by == "assistant" else "user"},
-        "id": memory.id,
-        "author": memory.name or said_by,
+        "id": unfenced(memory.id),
+        "author": unfenced(memory.name or said_by),
         "timestamp": (memory.event_at or memory.created_at).isoformat(),
     }
 

@@ -131,7 +131,7 @@ class Record(Arguments):
 
     @model_validator(mode="after")
     def _something(self) -> Self:
-        if not self.message and not self.answer:
+        if not f"{self.message or ''}{self.answer or ''}".strip():
             raise ValueError("give `message`, `answer`, or both")
         return self
 
@@ -291,7 +291,7 @@ def saving(text: str, **options: Unpack[SaveOptions]) -> Job | str:
 def recording(*said: tuple[Role, str]) -> Job | str:
     """Turns of this session. They do not wait for a service that is down: a model is told what is stored, and only
     that."""
-    made = [calls.turn_in({"role": role, "content": content}) for role, content in said if content]
+    made = [calls.turn_in({"role": role, "content": content}) for role, content in said if content.strip()]
     turns = [kept for turn in made for kept in recordable(turn)]
     if not turns:
         return NOTHING_TO_SAVE

@@ -69,6 +69,7 @@ class Deadlines:
     """Seconds for one whole call, retries included."""
 
     recall: float = 2.0
+    """Recall, and `whoami`, which a tool may have to ask before it recalls."""
     write: float = 5.0
     """Writing, saving, and every call about one thing."""
     long: float = 30.0
@@ -309,7 +310,7 @@ def delete_thread(thread_id: str, scope: DataScope = "user") -> Call[ThreadCount
 
 def whoami() -> Call[WhoAmI]:
     """The verified identity and the store's policy."""
-    return Call("GET", "/v1/whoami", WhoAmI)
+    return Call("GET", "/v1/whoami", WhoAmI, pace="recall")
 
 
 def health() -> Call[Health]:

@@ -57,12 +57,15 @@ def mcp(
     configure_logging(log_level)
     offer = Offer.of(profile, tools, read_only)
     session_id = uuid4().hex if session is None else checked_id("session", session)
-    target = {**target_from_env(), **given(url=url, user=user, agent=agent, api_key=_key(key_file))}
+    target: dict[str, Any] = {**target_from_env(), **given(url=url, user=user, agent=agent, api_key=_key(key_file))}
     with ExitStack() as stack:
-        if data is None:
-            client = _remote(target)
-        else:
-            client = _embedded(stack, target, data, given(allow_user_level=allow_user_level, log_level=log_level))
+        try:
+            if data is None:
+                client = AsyncMemoryClient(**target)
+            else:
+                client = _embedded(stack, target, data, given(allow_user_level=allow_user_level, log_level=log_level))
+        except ValueError as error:  # of the client: a key or a URL that cannot be one
+            raise UsageError(str(error)) from error
         stdio.serve(client, session_id, offer, protocol)
 
 
@@ -70,16 +73,9 @@ def _key(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return file.read_text().strip()
+        return file.read_text("ascii", errors="replace").strip()  # the client refuses what is no key
     except OSError as error:
         raise Failed(f"--key-file: {error.strerror}: {file}") from error
-
-
-def _remote(target: dict[str, Any]) -> AsyncMemoryClient:
-    try:
-        return AsyncMemoryClient(**target)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def _embedded(stack: ExitStack, target: dict[str, Any], data: Path, flags: dict[str, Any]) -> AsyncMemoryClient:

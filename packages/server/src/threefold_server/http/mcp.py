@@ -12,15 +12,18 @@ from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import from_json
 from starlette.types import Message, Receive, Scope, Send
 
 from threefold import AsyncMemoryClient, AsyncMemorySession
-from threefold.calls import checked_id
 from threefold.contract.common import Id
+from threefold.errors import InvalidRequest
 from threefold.tools import ProfileName
 from threefold_server.about import whoami
+from threefold_server.http.headers import checked, only
 from threefold_server.http.identity import Caller
 from threefold_server.http.routes import Open
+from threefold_server.mcp.messages import whole
 from threefold_server.mcp.server import Connection, Offer
 from threefold_server.settings import LOOPBACK, Settings
 
@@ -44,8 +47,8 @@ class Choice(BaseModel):
 async def post_mcp(request: Request, caller: Caller, service: Open, choice: Annotated[Choice, Query()]) -> Response:
     """One message of an MCP client."""
     offer = Offer.of(choice.profile, choice.tools, choice.read_only)
-    named = choice.session or request.headers.get(MCP_SESSION_ID_HEADER)
-    session_id = uuid4().hex if named is None else checked_id(MCP_SESSION_ID_HEADER, named)
+    named = choice.session or only(request.headers, MCP_SESSION_ID_HEADER)
+    session_id = uuid4().hex if named is None else checked(MCP_SESSION_ID_HEADER, named)
     client = AsyncMemoryClient(URL, transport=SameCaller(request))
     connection = Connection(AsyncMemorySession(client, session_id), offer, whoami(service, caller))
     manager = StreamableHTTPSessionManager(
@@ -55,7 +58,7 @@ async def post_mcp(request: Request, caller: Caller, service: Open, choice: Anno
         security_settings=_security(service.settings),
         max_request_body_size=service.settings.max_body_bytes,
     )
-    body = await request.body()  # here, where one over the limit is refused as on every route
+    body = _readable(await request.body())  # here, where one over the limit is refused as on every route
     return Answer(manager, client, body, None if named else session_id)
 
 
@@ -100,6 +103,16 @@ class Answer(Response):
 
         async with self._client, self._manager.run():
             await self._manager.handle_request(scope, receive_again, send_named)
+
+
+def _readable(body: bytes) -> bytes:
+    """The body, once it is known to be JSON: the library answers what it cannot read with a fault of its own (500)."""
+    text = whole(body.decode(errors="replace"))
+    try:
+        from_json(text)
+    except ValueError as error:
+        raise InvalidRequest(f"body: this is not JSON that can be read: {error}") from None
+    return text.encode()
 
 
 def _security(settings: Settings) -> TransportSecuritySettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from io import TextIOWrapper
 
 import anyio
 from mcp.server.stdio import stdio_server
@@ -12,6 +13,7 @@ from mcp.server.stdio import stdio_server
 from threefold import AsyncMemoryClient, AsyncMemorySession
 from threefold.errors import ThreefoldError
 from threefold.policy import is_refusal
+from threefold_server.mcp.messages import whole
 from threefold_server.mcp.server import Connection, Offer
 
 STDOUT, STDERR = 1, 2
@@ -40,8 +42,16 @@ async def _serve(client: AsyncMemoryClient, session_id: str, offer: Offer, proto
     async with client:
         await _greet(client, connection)
         with os.fdopen(protocol, "w", encoding="utf-8", newline="\n") as stdout:
-            async with stdio_server(stdout=anyio.wrap_file(stdout)) as (incoming, outgoing):
+            stdin = Lines(sys.stdin.buffer, encoding="utf-8", errors="replace")
+            async with stdio_server(anyio.wrap_file(stdin), anyio.wrap_file(stdout)) as (incoming, outgoing):
                 await server.run(incoming, outgoing, server.create_initialization_options())
+
+
+class Lines(TextIOWrapper):
+    """Standard input, a whole message a line."""
+
+    def readline(self, size: int = -1, /) -> str:
+        return whole(super().readline(size))
 
 
 async def _greet(client: AsyncMemoryClient, connection: Connection) -> None:

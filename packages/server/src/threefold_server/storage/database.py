@@ -19,7 +19,7 @@ import anyio
 import anyio.to_thread
 from sqlalchemy import Connection, Engine, bindparam, create_engine, event, func, select
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import DBAPIError, DisconnectionError, InternalError, OperationalError
+from sqlalchemy.exc import DatabaseError, DBAPIError, DisconnectionError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
@@ -164,6 +164,8 @@ class Database:
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Unavailable("the database connection was lost; try again") from error
+            if self.is_sqlite and type(error) is DatabaseError:
+                raise Unavailable("the database file is damaged, or is no database") from error
             raise
 
 

@@ -44,8 +44,15 @@ def _upgrade(connection: Connection) -> None:
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         _ensure_vector(connection)
     config = _config()
+    _check_known(connection, config)
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _check_known(connection: Connection, config: Config) -> None:
+    found = MigrationContext.configure(connection).get_current_revision()
+    if found and found not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
+        raise RuntimeError(f"the database schema is at {found}, of a newer version than this one; install that")
 
 
 def _ensure_vector(connection: Connection) -> None:

@@ -1,0 +1,26 @@
+"""Half a character of a client's text becomes a mark; all else stays."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from threefold_server.mcp.messages import whole
+
+
+@pytest.mark.parametrize(
+    ("escaped", "text"),
+    [
+        (r"caf\u00e9 \ud83d\ude00", "café 😀"),
+        (r"cut \ud83d", "cut �"),
+        (r"\uDE00 cut", "� cut"),
+        (r"\ud83d\ud83d\ude00", "�😀"),
+        (r"\ud83d\n\"\ude00", '�\n"�'),
+        (r"\\ud83d", r"\ud83d"),
+        (r"\\\ud83d", "\\�"),
+        ("😀 ud83d", "😀 ud83d"),
+    ],
+)
+def test_a_half_is_replaced_and_nothing_else(escaped: str, text: str) -> None:
+    assert json.loads(whole(f'"{escaped}"')) == text
