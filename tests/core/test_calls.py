@@ -51,6 +51,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "digest": (("s", 4), {}, "GET /v1/sessions/s/digests/4"),
     "status": (("..",), {}, "GET /v1/sessions/%2E%2E/status"),
     "end": (("s",), {"wait": 1.5}, "POST /v1/sessions/s/end?wait=1.5"),
+    "items_batch": (([{"op": "get", "namespace": ["a"], "key": "k"}],), {}, "POST /v1/items/batch"),
     "whoami": ((), {}, "GET /v1/whoami"),
     "health": ((), {}, "GET /healthz"),
     "ready": ((), {}, "GET /readyz"),

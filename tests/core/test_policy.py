@@ -20,6 +20,7 @@ REFUSALS = {
     "too_large",
     "unauthenticated",
     "forbidden",
+    "quota_exceeded",
     "conflict",
     "revision_conflict",
 }
