@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from uuid import UUID
 
 from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
@@ -23,7 +24,8 @@ async def list_memories(service: Service, principal: Principal, request: ListReq
     if after is not None:
         _key(after.key)
     now = service.clock()
-    rows = await service.database.read(principal.owner, lambda c: listing.page(c, scope, request, after, now))
+    read = partial(listing.page, scope=scope, request=request, after=after, now=now, redact=service.redact)
+    rows = await service.database.read(principal.owner, read)
     items, cursor = cut_page(rows, request.limit)
     return MemoryPage(items=items, next_cursor=cursor)
 

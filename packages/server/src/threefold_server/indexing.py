@@ -10,6 +10,7 @@ from typing import Any
 
 from threefold.render import strip_block
 from threefold_server.models.passages import MAX_PASSAGES, split_passages
+from threefold_server.redaction import Redact, redact
 from threefold_server.storage.types import from_micros
 from threefold_server.text import dense_text, lexical_text, terms
 
@@ -31,21 +32,21 @@ class Passage:
         return self.tf.total()
 
 
-def own_words(content: str) -> str:
-    """What was really said: without blocks that we ourselves recalled, and without encoded data."""
-    return _BLOB.sub(" ", strip_block(content))
+def own_words(content: str, redact: Redact = redact) -> str:
+    """What was really said and may be remembered: without blocks that we ourselves recalled, secrets, encoded data."""
+    return _BLOB.sub(" ", redact(strip_block(content)))
 
 
-def turn_passages(turn: Any) -> list[Passage]:
+def turn_passages(turn: Any, redact: Redact = redact) -> list[Passage]:
     """The passages of a row of `turns`. System prompts have none: restated in every session, they would drown talk."""
     if turn.role == "system":
         return []
     said = from_micros(turn.created_at, turn.utc_offset)
-    return _passages(turn.name or turn.role, said, own_words(turn.content))
+    return _passages(redact(turn.name or turn.role), said, own_words(turn.content, redact))
 
 
 def fact_passages(text: str) -> list[Passage]:
-    """The passages of a fact: without a speaker and, unlike a turn's, without a date, which would cost recall."""
+    """The passages of a fact, redacted when it was saved: without speaker and date, which would cost recall here."""
     return _passages(None, None, text)
 
 

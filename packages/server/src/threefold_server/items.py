@@ -125,7 +125,7 @@ async def _prepare(service: Service, holder: Holder, ops: Sequence[ItemOp]) -> _
     last = {_key(holder, op): op for op in ops if isinstance(op, PutItem | DeleteItem)}
     puts = {key: op for key, op in last.items() if isinstance(op, PutItem)}
     queries = list(dict.fromkeys(search.query for search in searches if search.query))
-    texts = await _texts(puts.values())
+    texts = await _texts(service, puts.values())
     vectors = await _embed(service, queries, [text for found in texts for text in found])
     return _Batch(
         holder,
@@ -138,12 +138,12 @@ async def _prepare(service: Service, holder: Holder, ops: Sequence[ItemOp]) -> _
     )
 
 
-async def _texts(puts: Iterable[PutItem]) -> list[list[str]]:
+async def _texts(service: Service, puts: Iterable[PutItem]) -> list[list[str]]:
     """The texts of each item that are found by meaning."""
     indexed = [(put.value, put.index or []) for put in puts]
     if not any(fields for _, fields in indexed):
         return [[] for _ in indexed]
-    return await anyio.to_thread.run_sync(lambda: [item_passages(value, fields) for value, fields in indexed])
+    return await anyio.to_thread.run_sync(lambda: [item_passages(*put, service.redact) for put in indexed])
 
 
 async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str]) -> Vectors:

@@ -19,6 +19,7 @@ from threefold_server.access import Principal, ScopeFilter, check_reads_shared, 
 from threefold_server.assemble import assemble, find_gap, sure_window
 from threefold_server.models.ports import ModelError
 from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.redaction import Redact
 from threefold_server.service import Service
 from threefold_server.storage import digests, memories, turns
 from threefold_server.storage.database import Connection
@@ -117,6 +118,7 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
         newest: list[Turn] = []
         if "short_term" in request.include:
             newest = _newest(connection, scope, tiers.budget, service.settings.event_cap)
+            newest = _readable(newest, tiers.budget, service.redact)
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
         return newest, None if row is None else _view(row)
 
@@ -135,11 +137,31 @@ def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -
     return [turn for group in whole for turn in group] or found[1:]
 
 
+def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
+    """As many whole groups as a window could hold, and of each turn what a model may read; the turns of a session
+    (`/v1/sessions/{id}/turns`) are as they were said."""
+    readable: list[Turn] = []
+    used = 0
+    for group in reversed(group_turns(newest)):
+        readable[:0] = [_without_secrets(turn, redact) for turn in group]
+        used += sum(turn.tokens for turn in group)
+        if used > budget:
+            break
+    return readable
+
+
+def _without_secrets(turn: Turn, redact: Redact) -> Turn:
+    content, name = redact(turn.content), turn.name and redact(turn.name)
+    same = (content, name) == (turn.content, turn.name)
+    return turn if same else turn.model_copy(update={"content": content, "name": name})
+
+
 async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
     settings = service.settings
-    vector = await _query_vector(service, request.query, tiers)
+    query = service.redact(request.query)  # it may go to an embedder elsewhere
+    vector = await _query_vector(service, query, tiers)
     search = memories.Search(
-        query=request.query,
+        query=query,
         vector=vector,
         embedder=service.embedder.name,
         scope=scope,
@@ -150,6 +172,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         min_trust=request.min_trust,
         limit=tiers.top_k + len(request.exclude_ids) + SPARE,
         now=service.clock(),
+        redact=service.redact,
     )
     with span("search"):
         tiers.found, tiers.pending = await service.database.read(scope.owner, search.run, pipelined=True)

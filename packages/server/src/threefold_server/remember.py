@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from threefold.contract import FactHistory, Memory, SaveFactRequest, UpdateFactRequest
@@ -18,6 +18,7 @@ from threefold_server.access import (
     session_scope,
 )
 from threefold_server.indexing import fact_passages
+from threefold_server.redaction import redact_value
 from threefold_server.service import Service
 from threefold_server.storage import facts, index, sessions, tasks
 from threefold_server.storage.database import Connection
@@ -25,6 +26,7 @@ from threefold_server.storage.selection import parse_key
 from threefold_server.storage.types import AnyRow
 from threefold_server.trust import TRUST
 
+R = TypeVar("R", SaveFactRequest, UpdateFactRequest)
 MICROS_PER_DAY = 86_400 * 1_000_000
 
 
@@ -33,6 +35,7 @@ async def save_fact(service: Service, principal: Principal, request: SaveFactReq
     if request.shared:
         check_may_share(principal)
     now = service.clock()
+    request = _clean(service, request)
     values = _new_fact(service, principal, request, now)
 
     def save(connection: Connection) -> Memory:
@@ -61,6 +64,7 @@ async def get_fact(service: Service, principal: Principal, fact_id: str) -> Memo
 async def update_fact(service: Service, principal: Principal, fact_id: str, request: UpdateFactRequest) -> Memory:
     """Change a fact. A new text makes a new version with an id of its own; the old one stays as history."""
     now = service.clock()
+    request = _clean(service, request)
 
     def update(connection: Connection) -> Memory:
         facts.touch_owner(connection, principal.owner)
@@ -115,6 +119,12 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
     restored = await service.database.write(principal.owner, restore)
     service.wake()
     return restored
+
+
+def _clean(service: Service, request: R) -> R:
+    """What somebody wants to be remembered, without secrets."""
+    values = {name: getattr(request, name) for name in ("text", "metadata")}
+    return request.model_copy(update=redact_value(values, service.redact))
 
 
 def _check_room(connection: Connection, service: Service, principal: Principal) -> None:

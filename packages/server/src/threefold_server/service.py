@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.redaction import Redact, build_redactor
 from threefold_server.settings import Settings
 from threefold_server.storage.database import Database
 from threefold_server.telemetry import Metrics
@@ -39,3 +40,8 @@ class Service:
     """(owner, fact) -> recalls not yet written down; counting must not slow a read."""
     key_uses: dict[str, int] = field(default_factory=dict[str, int])
     """Key id -> its last use, not yet written down."""
+    redact: Redact = field(init=False)
+    """Takes secrets out of a text, as the store's policy says."""
+
+    def __post_init__(self) -> None:
+        self.redact = build_redactor(self.settings.redact)

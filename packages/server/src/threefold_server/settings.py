@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from threefold.contract import Level
+from threefold_server.redaction import Policy
 from threefold_server.storage.database import sqlite_url
 
 PREFIX = "THREEFOLD_"
@@ -83,6 +84,7 @@ class Settings(BaseSettings):
     model_api_key: SecretStr | None = None
     model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
 
+    redact: Policy = Field(default="derived", description="Secrets: off, derived (kept out of memory), all (of turns).")
     consolidate: bool = Field(default=True, description="`serve` also does the background work.")
     consolidators: int = Field(default=2, ge=1, description="Sessions worked on at once, per process.")
     idle_seconds: float = Field(default=300.0, gt=0, description="A session without writes for this long is idle.")

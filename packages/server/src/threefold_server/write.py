@@ -13,6 +13,7 @@ from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold.errors import Conflict, RevisionConflict
 from threefold_server.access import Principal, Reach, ScopeFilter, check_quota, session_scope
 from threefold_server.models.tokens import count_tokens
+from threefold_server.redaction import Redact, redact_json
 from threefold_server.service import Service
 from threefold_server.storage import erasures, sessions, tasks, turns
 from threefold_server.storage.database import Connection
@@ -25,12 +26,29 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
 
     Workers are not woken: they look several times a second, and turns that gather meanwhile are indexed together.
     """
+    if service.settings.redact == "all":
+        request = await anyio.to_thread.run_sync(_redacted, request, service.redact)
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
     try:
         return await service.database.write(principal.owner, job.run, pipelined=True)
     except _AllErased as late:
         return late.response
+
+
+def _redacted(request: WriteRequest, redact: Redact) -> WriteRequest:
+    """The turns without secrets in their contents and payloads: not what was said any more, so no exact replay."""
+    clean = [
+        turn.model_copy(
+            update={
+                "content": redact(turn.content),
+                "name": turn.name and redact(turn.name),
+                "payload": None if turn.payload is None else redact_json(turn.payload, redact),
+            }
+        )
+        for turn in request.turns
+    ]
+    return request.model_copy(update={"turns": clean})
 
 
 async def _count(batch: Sequence[TurnIn]) -> list[int]:

@@ -13,9 +13,10 @@ import anyio.to_thread
 
 from threefold.contract import Turn
 from threefold_server.indexing import own_words
-from threefold_server.models.ports import DigestTurn, Summarizer
+from threefold_server.models.ports import DigestTurn
 from threefold_server.models.sentences import pack
 from threefold_server.models.tokens import count_tokens
+from threefold_server.redaction import Redact, redact
 from threefold_server.service import Service
 from threefold_server.storage import digests, folding, tasks, turns
 from threefold_server.storage.database import Connection
@@ -43,7 +44,7 @@ async def fold_session(service: Service, claim: Claim) -> None:
     target = settings.target if settings.rolling_summary else sys.maxsize  # a forget asks for a fold without knowing
     read = partial(_next_step, claim=claim, target=target)
     while (step := await service.database.read(claim.owner, read)).turns:
-        text = await _digest(service.summarizer, step)
+        text = await _digest(service, step)
         author = {"model": service.summarizer.name, "prompt": service.summarizer.prompt}
         values = {"text": text, **author, "created_at": service.clock()}
         store = partial(_store, claim=claim, step=step, values=values)
@@ -65,15 +66,15 @@ def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list
     return chosen
 
 
-def digest_turns(step_turns: Iterable[Turn]) -> Iterator[DigestTurn]:
+def digest_turns(step_turns: Iterable[Turn], redact: Redact = redact) -> Iterator[DigestTurn]:
     """Turns as a summarizer reads them; a turn too large for one call comes in pieces.
 
     System prompts are left out: the agent restates them in every session.
     """
     for turn in step_turns:
         if turn.role != "system":
-            for piece in pack(own_words(turn.content).strip(), CALL_TOKENS, count_tokens):
-                yield DigestTurn(turn.seq, turn.name or turn.role, turn.role, piece)
+            for piece in pack(own_words(turn.content, redact).strip(), CALL_TOKENS, count_tokens):
+                yield DigestTurn(turn.seq, redact(turn.name or turn.role), turn.role, piece)
 
 
 def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
@@ -100,10 +101,10 @@ def _next_step(connection: Connection, claim: Claim, target: int) -> Step:
     return Step(backlog.last_seq, backlog.digest, chosen)
 
 
-async def _digest(summarizer: Summarizer, step: Step) -> str:
+async def _digest(service: Service, step: Step) -> str:
     text: str | None = None if step.prior is None else step.prior.text
-    for portion in await anyio.to_thread.run_sync(lambda: list(portions(digest_turns(step.turns)))):
-        text = await summarizer.fold(text, portion)
+    for portion in await anyio.to_thread.run_sync(lambda: list(portions(digest_turns(step.turns, service.redact)))):
+        text = service.redact(await service.summarizer.fold(text, portion))
     return text or ""
 
 

@@ -12,6 +12,7 @@ import anyio.to_thread
 from threefold_server.fields import item_passages
 from threefold_server.indexing import Passage, fact_passages, turn_passages
 from threefold_server.models.ports import Vectors
+from threefold_server.redaction import Redact
 from threefold_server.service import Service
 from threefold_server.storage import index, system, tasks
 from threefold_server.storage.database import Connection
@@ -34,7 +35,7 @@ async def index_words(service: Service, claim: Claim) -> None:
             index.next_turns, owner=claim.owner, session=claim.subject, after=claim.upto, limit=WORDS_AT_ONCE
         )
         turns = await service.database.read(claim.owner, read)
-        entries = await anyio.to_thread.run_sync(_entries, turns)
+        entries = await anyio.to_thread.run_sync(_entries, turns, service.redact)
         store = partial(_store_words, claim=claim, entries=entries, now=service.clock())
         claim, done = await service.database.write(claim.owner, store, background=True)
         if not done and len(turns) < WORDS_AT_ONCE:
@@ -46,7 +47,7 @@ async def embed_passages(service: Service, claim: Claim) -> None:
     done = False
     while not done:
         pending = await service.database.read(claim.owner, partial(_pending, claim=claim))
-        texts = await anyio.to_thread.run_sync(_texts, pending)
+        texts = await anyio.to_thread.run_sync(_texts, pending, service.redact)
         rows, _ = pending
         known = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
         unknown = [row for row, text in zip(rows, texts, strict=True) if text is None]
@@ -62,8 +63,8 @@ async def embed_passages(service: Service, claim: Claim) -> None:
         done = await service.database.write(claim.owner, store, background=True)
 
 
-def _entries(turns: Sequence[AnyRow]) -> Entries:
-    return [(turn, turn_passages(turn)) for turn in turns]
+def _entries(turns: Sequence[AnyRow], redact: Redact) -> Entries:
+    return [(turn, turn_passages(turn, redact)) for turn in turns]
 
 
 def _store_words(connection: Connection, claim: Claim, entries: Entries, now: int) -> tuple[Claim, bool]:
@@ -83,17 +84,17 @@ def _pending(connection: Connection, claim: Claim) -> Pending:
     return rows, index.sources_of(connection, claim.owner, rows)
 
 
-def _texts(pending: Pending) -> list[str | None]:
+def _texts(pending: Pending, redact: Redact) -> list[str | None]:
     """The text of each pending passage, cut again from its turn or fact, as the index holds no copy."""
     rows, sources = pending
-    texts = {(source, seq): _cut(seq, row) for (source, seq), row in sources.items()}
+    texts = {(source, seq): _cut(seq, row, redact) for (source, seq), row in sources.items()}
     return [texts.get((row.source, row.seq), {}).get(row.part) for row in rows]
 
 
-def _cut(seq: int, row: AnyRow) -> dict[int, str]:
+def _cut(seq: int, row: AnyRow, redact: Redact) -> dict[int, str]:
     if seq == index.OF_ITEM:
-        return dict(enumerate(item_passages(json.loads(row.value), json.loads(row.fields))))
-    found = turn_passages(row) if seq else fact_passages(row.text)
+        return dict(enumerate(item_passages(json.loads(row.value), json.loads(row.fields), redact)))
+    found = turn_passages(row, redact) if seq else fact_passages(row.text)
     return {passage.part: passage.text for passage in found}
 
 

@@ -14,7 +14,7 @@ async def rebuild(service: Service, progress: Progress | None = None) -> None:
     settings = service.settings
     trigger = settings.trigger if settings.rolling_summary else None
     for owner in await service.database.read("system", system.all_owners):
-        reset = partial(system.rebuild_owner, owner=owner, now=service.clock(), trigger=trigger)
+        reset = partial(system.rebuild_owner, owner=owner, now=service.clock(), trigger=trigger, redact=service.redact)
         await service.database.write("system", reset, background=True)
     await run_until_idle(service, progress)
 

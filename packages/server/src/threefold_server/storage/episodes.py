@@ -10,6 +10,7 @@ from sqlalchemy import Connection, and_, or_, select
 
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
+from threefold_server.redaction import Redact
 from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.scope import EPISODES, visible, visible_to
 from threefold_server.storage.tables import sessions, tasks, turns
@@ -41,13 +42,13 @@ def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], 
     return _UNINDEXED.start(connection, **visible_to(scope))
 
 
-def to_memory(row: AnyRow, user: str | None) -> Memory:
-    """A turn with its session, as the contract shows an episode."""
+def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
+    """A turn with its session, as the contract shows an episode: without secrets, unlike the turn itself."""
     origin = ORIGIN_OF_ROLE[row.role]
     return Memory.model_construct(  # validated when it was written
         id=row.turn_id,
         kind="episode",
-        text=row.content,
+        text=redact(row.content),
         user=user,
         agent=row.agent,
         session_id=row.session_id,
@@ -56,7 +57,7 @@ def to_memory(row: AnyRow, user: str | None) -> Memory:
         trust=TRUST[origin],
         sources=[SourceRange(session_id=row.session_id, from_seq=row.seq, upto_seq=row.seq)],
         role=row.role,
-        name=row.name,
+        name=row.name and redact(row.name),
         created_at=from_micros(row.created_at, row.utc_offset),
         event_at=from_micros(row.event_at, row.utc_offset),
     )

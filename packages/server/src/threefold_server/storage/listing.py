@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Connection, and_, false, literal, or_, sel
 
 from threefold.contract import ListRequest, Memory
 from threefold_server.access import ScopeFilter
+from threefold_server.redaction import Redact
 from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.scope import FACTS, visible, visible_to
@@ -34,14 +35,14 @@ class Position(NamedTuple):
 
 
 def page(
-    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int
+    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int, redact: Redact
 ) -> list[tuple[Position, Memory]]:
     """Up to `limit + 1` memories after a position, each with its own."""
     rows: list[list[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, scope, request, after, now))
     if "episode" in request.kinds and "long_term" in request.include:
-        rows.append(_episodes(connection, scope, request, after))
+        rows.append(_episodes(connection, scope, request, after, redact))
     return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[: request.limit + 1]
 
 
@@ -69,7 +70,7 @@ def _facts(
 
 
 def _episodes(
-    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None
+    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
 ) -> list[tuple[Position, Memory]]:
     statement = (
         episodes.VISIBLE.where(_after(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq)))
@@ -77,7 +78,7 @@ def _episodes(
         .limit(request.limit + 1)
     )
     return [
-        (Position(0, row.event_at, EPISODE, row.session.hex, row.seq), episodes.to_memory(row, scope.user))
+        (Position(0, row.event_at, EPISODE, row.session.hex, row.seq), episodes.to_memory(row, scope.user, redact))
         for row in connection.execute(statement, visible_to(scope))
     ]
 

@@ -15,6 +15,7 @@ from threefold.contract import Memory, RecalledMemory, ScoreTest
 from threefold_server.access import ScopeFilter
 from threefold_server.indexing import turn_passages
 from threefold_server.ranking import Corpus, Ranked, Row, rank
+from threefold_server.redaction import Redact
 from threefold_server.storage import episodes, facts, search
 from threefold_server.text import query_terms
 from threefold_server.trust import trust_of
@@ -38,6 +39,7 @@ class Search:
     min_trust: float | None
     limit: int
     now: int
+    redact: Redact
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
         """Memories in order of score, and how many turns have no vector yet."""
@@ -99,7 +101,7 @@ class Search:
                 continue
             if len(turn.content) > TAIL_CHARS:
                 continue
-            for passage in turn_passages(turn):
+            for passage in turn_passages(turn, self.redact):
                 described = (passage.part, passage.speaker, turn.event_at, passage.length)
                 place = Row(turn.session, turn.seq, *described, pending=True)
                 hits = asked & passage.tf.keys()
@@ -111,7 +113,7 @@ class Search:
         turns = episodes.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
         rows = facts.by_keys(connection, owner, [item.source for item in ranked if not item.seq])
         memories: dict[tuple[UUID, int], Memory] = {
-            (row.session, row.seq): episodes.to_memory(row, self.scope.user) for row in turns
+            (row.session, row.seq): episodes.to_memory(row, self.scope.user, self.redact) for row in turns
         }
         for row, memory in zip(rows, facts.to_memories(connection, rows, self.scope.user), strict=True):
             memories[row.fact, 0] = memory

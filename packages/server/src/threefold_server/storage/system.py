@@ -32,6 +32,7 @@ from sqlalchemy import (
 from threefold.errors import EmbedderMismatch
 from threefold_server.fields import item_passages
 from threefold_server.indexing import fact_passages
+from threefold_server.redaction import Redact
 from threefold_server.storage import erase, index
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.sessions import upsert
@@ -249,7 +250,7 @@ def all_owners(connection: Connection) -> list[UUID]:
     return list(connection.execute(select(owners.c.owner).order_by(owners.c.created_at)).scalars())
 
 
-def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | None) -> None:
+def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | None, redact: Redact) -> None:
     """Drop all that is derived from an owner's turns and facts, and queue its making; facts keep their words.
 
     Sessions of more than `trigger` tokens get a digest again; None: none does.
@@ -267,7 +268,7 @@ def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | 
         index.add_fact(connection, row, fact_passages(row.text))
     for row in connection.execute(select(items).where(items.c.owner == owner)).mappings().all():
         place = {str(name): value for name, value in row.items()}
-        texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]))
+        texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]), redact)
         index.add_items(connection, [(place, len(texts), None)], embedder="")
     _queue_vectors(connection, passages.c.owner == owner, now)
 
