@@ -191,6 +191,7 @@ def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(memory: Memor
         lambda: memory.threads.put_checkpoint("t", valued("2", ns="s:1", metadata='{"parents": {"": "1"}}')),
         lambda: memory.threads.put_writes("t", writes_of("a", write(0, "x"))),
     ]
+    late.append(lambda: memory.threads.put_checkpoint("t", valued("2.1", "2")))  # which builds on what was refused
     for store in late:
         with pytest.raises(Conflict, match="deleted"):
             store()

@@ -43,6 +43,41 @@ NAMES = ("langgraph_user_id", "user_id")
 BlobKey = tuple[str, str, str, Version]
 
 
+class Owner(NamedTuple):
+    """Whose thread it is."""
+
+    user: str | None
+    agent: str | None
+
+
+class OwnedThread(str):
+    """A thread's id that knows whose it is.
+
+    To show the state of a subgraph, LangGraph makes a config of nothing but its parent's thread id, in which the run's
+    user is lost; the id of a checkpoint that we have read is handed on as it is.
+    """
+
+    owner: Owner
+
+    @classmethod
+    def of(cls, thread_id: str, owner: Owner) -> OwnedThread:
+        made = cls(thread_id)
+        made.owner = owner
+        return made
+
+
+_MADE_FOR_A_SUBGRAPH = frozenset({"__pregel_checkpointer", "thread_id", "checkpoint_ns"})
+
+
+def owner_of(config: RunnableConfig) -> Owner | None:
+    """The owner that a config made by LangGraph itself stands for; None for one that a run or a caller made."""
+    configurable: Mapping[str, Any] = config.get("configurable", {})
+    thread_id = configurable.get("thread_id")
+    return (
+        thread_id.owner if isinstance(thread_id, OwnedThread) and configurable.keys() == _MADE_FOR_A_SUBGRAPH else None
+    )
+
+
 class At(NamedTuple):
     """Where in a thread a config points."""
 
@@ -156,12 +191,15 @@ def following(
     return asked.model_copy(update={"cursor": page.next_cursor, "limit": _page(left)}), left
 
 
-def tuples(serde: SerializerProtocol, page: CheckpointPage, config: RunnableConfig | None) -> Iterator[CheckpointTuple]:
+def tuples(
+    serde: SerializerProtocol, page: CheckpointPage, config: RunnableConfig | None, owner: Owner
+) -> Iterator[CheckpointTuple]:
     """The checkpoints of a page."""
     blobs = {(blob.thread_id, blob.ns, blob.channel, blob.version): blob for blob in page.blobs}
     names: Mapping[str, Any] = {} if config is None else At.of(config).names
     for stored in page.checkpoints:
-        yield _tuple(serde, stored, blobs, At(stored.thread_id, stored.ns, stored.checkpoint_id, names))
+        thread_id = OwnedThread.of(stored.thread_id, owner)
+        yield _tuple(serde, stored, blobs, At(thread_id, stored.ns, stored.checkpoint_id, names))
 
 
 def delta_histories(serde: SerializerProtocol, found: ChannelHistories) -> dict[str, DeltaChannelHistory]:
@@ -200,7 +238,7 @@ def _dumped(serde: SerializerProtocol, what: str, value: Any) -> dict[str, Any]:
     kind, data = serde.dumps_typed(value)
     if len(data) > MAX_VALUE_BYTES:
         raise TooLarge(
-            f"{what}: {len(data)} bytes, and at most {MAX_VALUE_BYTES} are stored; "
+            f"channel {what!r}: {len(data)} bytes, and at most {MAX_VALUE_BYTES} are stored; "
             "keep large things outside of the state, and their address in it",
             {"channel": what, "bytes": len(data), "max_bytes": MAX_VALUE_BYTES},
         )

@@ -19,6 +19,7 @@ from threefold import MemoryClient
 from threefold.calls import Call
 from threefold.contract import Stored
 from threefold.errors import ServiceError, Unavailable, Unreachable
+from threefold_langgraph.checkpoints import Owner
 
 logger = logging.getLogger("threefold.langgraph")
 
@@ -26,13 +27,6 @@ OUTAGE = (Unreachable, Unavailable)
 PAUSE = 1.0  # seconds between attempts to send what waits
 MAX_BYTES = 64 * 2**20
 MAX_LOADED = 10_000
-
-
-class Owner(NamedTuple):
-    """Whose thread it is."""
-
-    user: str | None
-    agent: str | None
 
 
 @dataclass(frozen=True)
@@ -51,11 +45,10 @@ class _Unsent(NamedTuple):
 class Outbox:
     """Calls in order, and their checkpoints for the runs of this process. Shared by the copies of one saver."""
 
-    def __init__(self, client: MemoryClient, pause: float = PAUSE) -> None:
+    def __init__(self, client: MemoryClient) -> None:
         self.refused = 0
         """Calls that the service refused when it was back: they are lost, and logged."""
         self._client = client
-        self._pause = pause
         self._unsent: deque[_Unsent] = deque()
         self._bytes = 0
         self._held: dict[Owner, InMemorySaver] = {}
@@ -141,5 +134,5 @@ class Outbox:
             self._thread.start()
 
     def _keep_sending(self) -> None:
-        while self._unsent and not self._closed.wait(self._pause):
+        while self._unsent and not self._closed.wait(PAUSE):
             self.flush()

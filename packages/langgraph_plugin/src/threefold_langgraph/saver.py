@@ -32,10 +32,10 @@ from threefold.contract import (
 )
 from threefold.errors import Unreachable
 from threefold_langgraph import checkpoints
-from threefold_langgraph.checkpoints import At
+from threefold_langgraph.checkpoints import At, Owner, owner_of
 from threefold_langgraph.connection import Scope, ThreefoldConnection
 from threefold_langgraph.identity import current_config
-from threefold_langgraph.outage import OUTAGE, Change, Outbox, Owner, logger
+from threefold_langgraph.outage import OUTAGE, Change, Outbox, logger
 
 AnyClient = MemoryClient | AsyncMemoryClient
 
@@ -123,7 +123,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that a config names, or the newest, in one request."""
-        client = self.connection.acting(config, self.scope)
+        client = self._client(config)
         if (held := self._held(client, config)) is not None:
             return held
         try:
@@ -136,7 +136,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """The checkpoint that a config names, or the newest, in one request."""
-        client = self.connection.acting_async(config, self.scope)
+        client = self._async_client(config)
         if (held := self._held(client, config)) is not None:
             return held
         try:
@@ -157,11 +157,11 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
         self._check_sent(self.flush())
-        client = self.connection.acting(config or current_config(), self.scope)
+        client = self._client(config or current_config())
         asked = checkpoints.list_request(config, filter, before, limit, self.scope)
         while asked is not None:
             page = client.threads.query(asked)
-            yield from checkpoints.tuples(self.serde, page, config)
+            yield from checkpoints.tuples(self.serde, page, config, _owner(client))
             asked, limit = checkpoints.following(asked, page, limit)
 
     async def alist(
@@ -174,11 +174,11 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
     ) -> AsyncIterator[CheckpointTuple]:
         """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
         self._check_sent(await self.aflush())
-        client = self.connection.acting_async(config or current_config(), self.scope)
+        client = self._async_client(config or current_config())
         asked = checkpoints.list_request(config, filter, before, limit, self.scope)
         while asked is not None:
             page = await client.threads.query(asked)
-            for found in checkpoints.tuples(self.serde, page, config):
+            for found in checkpoints.tuples(self.serde, page, config, _owner(client)):
                 yield found
             asked, limit = checkpoints.following(asked, page, limit)
 
@@ -188,7 +188,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         """What the ancestors of a checkpoint wrote to some channels, in one request."""
         self._check_sent(self.flush())
         call = self._history(config, channels)
-        return checkpoints.delta_histories(self.serde, self.connection.acting(config, self.scope).send(call))
+        return checkpoints.delta_histories(self.serde, self._client(config).send(call))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -196,7 +196,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         """What the ancestors of a checkpoint wrote to some channels, in one request."""
         self._check_sent(await self.aflush())
         call = self._history(config, channels)
-        client = self.connection.acting_async(config, self.scope)
+        client = self._async_client(config)
         return checkpoints.delta_histories(self.serde, await client.send(call))
 
     def delete_thread(self, thread_id: str) -> None:
@@ -231,6 +231,18 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`)."""
         await self._amanage(self._prune(thread_ids, strategy))
 
+    def _client(self, config: RunnableConfig) -> MemoryClient:
+        owner = owner_of(config)
+        if owner is not None:
+            return self.connection.client.acting_as(user=owner.user, agent=owner.agent)
+        return self.connection.acting(config, self.scope)
+
+    def _async_client(self, config: RunnableConfig) -> AsyncMemoryClient:
+        owner = owner_of(config)
+        if owner is not None:
+            return self.connection.async_client.acting_as(user=owner.user, agent=owner.agent)
+        return self.connection.acting_async(config, self.scope)
+
     def _checkpoint(
         self,
         config: RunnableConfig,
@@ -257,7 +269,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         )
 
     def _store(self, config: RunnableConfig, change: Change) -> None:
-        client = self.connection.acting(config, self.scope)
+        client = self._client(config)
         if self._must_wait(client, change):
             return
         try:
@@ -266,7 +278,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
             self._hold(client, change, error)
 
     async def _astore(self, config: RunnableConfig, change: Change) -> None:
-        client = self.connection.acting_async(config, self.scope)
+        client = self._async_client(config)
         if self._must_wait(client, change):
             return
         try:
@@ -278,31 +290,31 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         """True where others wait already: what depends on them comes after them."""
         if self._outbox is None or not self._outbox:
             return False
-        self._outbox.add(Owner(client.user, client.agent), change)
+        self._outbox.add(_owner(client), change)
         return True
 
     def _hold(self, client: AnyClient, change: Change, error: Exception) -> None:
         if self._outbox is None:
             raise error
         logger.warning("checkpoints wait in this process until the service is back: %s", error)
-        self._outbox.add(Owner(client.user, client.agent), change)
+        self._outbox.add(_owner(client), change)
 
     def _held(self, client: AnyClient, config: RunnableConfig) -> CheckpointTuple | None:
         if self._outbox is None:
             return None
-        owner = Owner(client.user, client.agent)
+        owner = _owner(client)
         found = self._outbox.find(owner, config, self.serde)
         if found is not None:
             self._outbox.loaded(owner, found.checkpoint["id"])
         return found
 
     def _is_new(self, client: AnyClient, config: RunnableConfig) -> bool:
-        return self._outbox is not None and self._outbox.is_new(Owner(client.user, client.agent), config)
+        return self._outbox is not None and self._outbox.is_new(_owner(client), config)
 
     def _found(self, client: AnyClient, config: RunnableConfig, page: CheckpointPage) -> CheckpointTuple | None:
-        found = next(checkpoints.tuples(self.serde, page, config), None)
+        found = next(checkpoints.tuples(self.serde, page, config, _owner(client)), None)
         if found is not None and self._outbox is not None:
-            self._outbox.loaded(Owner(client.user, client.agent), found.checkpoint["id"])
+            self._outbox.loaded(_owner(client), found.checkpoint["id"])
         return found
 
     def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Call[ChannelHistories]:
@@ -323,12 +335,16 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
 
     def _manage(self, call: Call[ThreadCounts]) -> None:
         self._check_sent(self.flush())
-        self.connection.acting(current_config(), self.scope).send(call)
+        self._client(current_config()).send(call)
 
     async def _amanage(self, call: Call[ThreadCounts]) -> None:
         self._check_sent(await self.aflush())
-        await self.connection.acting_async(current_config(), self.scope).send(call)
+        await self._async_client(current_config()).send(call)
 
     def _check_sent(self, sent: bool) -> None:
         if not sent:
             raise Unreachable(f"{self.unsent} calls wait for the service, so that what it has is not all; try again")
+
+
+def _owner(client: AnyClient) -> Owner:
+    return Owner(client.user, client.agent)

@@ -47,7 +47,13 @@ async def put_checkpoint(
         visit.write(connection, named, lambda: storage.put_checkpoint(connection, visit.thread, request, visit.now))
         return Stored(stored=1, dropped=_retire(connection, visit, request) if retained else 0)
 
-    return await service.database.write(visit.holder.owner, run, pipelined=not retained)
+    try:
+        return await service.database.write(visit.holder.owner, run, pipelined=not retained)
+    except Conflict:
+        # What builds on it is as late as it is, and names nothing but it.
+        refuse = partial(erase.refuse_late, thread=visit.thread, ns=request.ns, checkpoint_id=request.checkpoint_id)
+        await service.database.write(visit.holder.owner, partial(refuse, now=visit.now))
+        raise
 
 
 async def put_writes(service: Service, principal: Principal, thread_id: str, request: PutWritesRequest) -> Stored:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, not_, or_, select, update
 
 from threefold_server.storage import erasures, index
 from threefold_server.storage.tables import (
+    checkpoint_writes,
     checkpoints,
     digests,
     fact_sources,
@@ -23,7 +24,7 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tasks import schedule
-from threefold_server.storage.threads import lock, marks_of
+from threefold_server.storage.threads import Thread, lock, mark, marks_of, place_key
 from threefold_server.storage.types import AnyRow
 
 T = TypeVar("T")
@@ -88,11 +89,24 @@ def erase_threads(connection: Connection, owner: UUID, condition: ColumnElement[
     """Erase threads of graphs (a condition on `threads`) with all their checkpoints."""
     counts: Counts = Counter()
     for thread in lock(connection, and_(threads.c.owner == owner, condition)):
-        marks = [(thread.key, mark) for mark in marks_of(connection, thread)]
+        marks = [(thread.key, known) for known in marks_of(connection, thread)]
         erasures.mark_erased(connection, owner, marks, now + LATE_WRITER_MICROS)
         counts["checkpoints"] += connection.execute(delete(checkpoints).where(thread.rows(checkpoints))).rowcount
         counts["threads"] += connection.execute(delete(threads).where(thread.rows(threads))).rowcount
     return counts
+
+
+def refuse_late(connection: Connection, thread: Thread, ns: str, checkpoint_id: str, now: int) -> None:
+    """Refuse a checkpoint that came too late, whatever names it, as if it had been erased with its thread.
+
+    Writes on top of it may have come before it, and have begun the thread anew: they go.
+    """
+    place = place_key(ns)
+    erasures.mark_erased(connection, thread.owner, [(thread.key, mark(place, checkpoint_id))], now + LATE_WRITER_MICROS)
+    of_it = and_(checkpoint_writes.c.place == place, checkpoint_writes.c.checkpoint_id == checkpoint_id)
+    connection.execute(delete(checkpoint_writes).where(thread.rows(checkpoint_writes), of_it))
+    empty = not_(or_(*(exists().where(thread.rows(table)) for table in (checkpoints, checkpoint_writes))))
+    connection.execute(delete(threads).where(thread.rows(threads), empty))
 
 
 def erase_owner(connection: Connection, owner: UUID) -> None:

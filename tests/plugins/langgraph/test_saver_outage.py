@@ -1,0 +1,240 @@
+"""`ThreefoldSaver` while the service is away: strict by default, and in memory where that was chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph  # pyright: ignore[reportMissingTypeStubs]
+from langgraph.types import Command
+
+from fixtures.faults import Serving
+from fixtures.graphs import Graph, State, ask, build, does
+from threefold import AsyncMemoryClient, MemoryClient, Unreachable
+from threefold_langgraph import ThreefoldConnection, ThreefoldSaver, outage
+from threefold_server.local import URL, LocalService
+
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "t", "user_id": "ana"}}
+TESTS = Path(__file__).parents[2]
+
+
+def chain(saver: BaseCheckpointSaver[Any], middle: Callable[[State], State]) -> Graph:
+    """Three nodes after one another."""
+    nodes: Graph = StateGraph(State)
+    nodes.add_node("first", does("first"))
+    nodes.add_node("middle", middle)
+    nodes.add_node("last", does("last"))
+    nodes.add_edge(START, "first")
+    nodes.add_edge("first", "middle")
+    nodes.add_edge("middle", "last")
+    return nodes.compile(checkpointer=saver)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Serving:
+    """A service in a process of its own; it is started and killed by the test."""
+    return Serving(tmp_path / "log", "--data", str(tmp_path))
+
+
+def test_a_run_whose_service_is_killed_fails_and_is_completed_later(served: Serving) -> None:
+    connection = ThreefoldConnection.connect(served.url)
+    kills = [served.kill]
+
+    def middle(_: State) -> State:
+        if kills:
+            kills.pop()()
+        return {"done": ["middle"]}
+
+    graph = chain(ThreefoldSaver(connection), middle)
+    with served:
+        with pytest.raises(Unreachable):
+            graph.invoke({"done": []}, CONFIG, durability="sync")
+        served.start()
+        assert graph.invoke(None, CONFIG)["done"] == ["first", "middle", "last"]
+        connection.close()
+
+
+def test_an_interrupt_in_one_process_is_resumed_in_another(served: Serving) -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(TESTS)!r})
+from fixtures.graphs import build
+from threefold_langgraph import ThreefoldConnection, ThreefoldSaver
+build(ThreefoldSaver(ThreefoldConnection.connect(sys.argv[1]))).invoke({{"done": ["asked"]}}, {CONFIG!r})
+"""
+    with served:
+        subprocess.run([sys.executable, "-c", program, served.url], check=True)
+        connection = ThreefoldConnection.connect(served.url)
+        done = build(ThreefoldSaver(connection)).invoke(Command(resume="yes"), CONFIG)["done"]
+        connection.close()
+    assert (done[0], done[-2:]) == ("asked", ["answer yes", "end"])
+
+
+@dataclass
+class Line:
+    """A service in this process, behind a line that can be cut."""
+
+    service: LocalService
+    is_cut: bool = False
+
+    def sync(self) -> httpx.BaseTransport:
+        return httpx.MockTransport(self._handle)
+
+    def _handle(self, request: httpx.Request) -> httpx.Response:
+        if self.is_cut:
+            raise httpx.ConnectError("cut", request=request)
+        return self.service.submit(request).result()
+
+    async def _handle_async(self, request: httpx.Request) -> httpx.Response:
+        if self.is_cut:
+            raise httpx.ConnectError("cut", request=request)
+        return await asyncio.wrap_future(self.service.submit(request))
+
+    def connection(self) -> ThreefoldConnection:
+        """A connection over the line, that does not wait between its attempts."""
+        client = MemoryClient(URL, agent="a", transport=self.sync(), sleep=lambda _: None)
+        transport = httpx.MockTransport(self._handle_async)
+        return ThreefoldConnection(client, AsyncMemoryClient(URL, agent="a", transport=transport))
+
+    def cutting(self, what: str) -> Callable[[State], State]:
+        """A node that cuts the line."""
+
+        def node(_: State) -> State:
+            self.is_cut = True
+            return {"done": [what]}
+
+        return node
+
+
+@pytest.fixture
+def line(service: LocalService) -> Line:
+    return Line(service)
+
+
+@pytest.fixture
+def patient(line: Line, monkeypatch: pytest.MonkeyPatch) -> ThreefoldSaver:
+    """A saver that goes on in memory, and sends only when it is told."""
+    monkeypatch.setattr(outage, "PAUSE", 3_600.0)
+    return ThreefoldSaver(line.connection(), on_outage="memory")
+
+
+def states(graph: Graph) -> list[Any]:
+    return [(state.values, state.next, state.metadata["step"]) for state in graph.get_state_history(CONFIG)]
+
+
+def chain_with_subgraph(line: Line, saver: BaseCheckpointSaver[Any]) -> Graph:
+    """A node that cuts the line, then a subgraph that waits for a person."""
+    inner: Graph = StateGraph(State)
+    inner.add_node("before", does("before"))
+    inner.add_node("ask", ask)
+    inner.add_edge(START, "before")
+    inner.add_edge("before", "ask")
+    outer: Graph = StateGraph(State)
+    outer.add_node("cut", line.cutting("cut"))
+    outer.add_node("talk", inner.compile())
+    outer.add_edge(START, "cut")
+    outer.add_edge("cut", "talk")
+    return outer.compile(checkpointer=saver)
+
+
+def test_by_default_an_outage_fails_the_run(line: Line) -> None:
+    saver = ThreefoldSaver(line.connection())
+    with pytest.raises(Unreachable):
+        chain(saver, line.cutting("middle")).invoke({"done": []}, CONFIG)
+    assert saver.unsent == 0
+
+
+def test_a_run_goes_on_in_memory_and_everything_is_there_afterwards(line: Line, patient: ThreefoldSaver) -> None:
+    graph = chain(patient, line.cutting("middle"))
+    assert graph.invoke({"done": []}, CONFIG)["done"] == ["first", "middle", "last"]
+    assert patient.unsent > 0
+    assert graph.get_state(CONFIG).values["done"] == ["first", "middle", "last"]
+    assert not patient.flush()
+    with pytest.raises(Unreachable, match="wait"):
+        list(graph.get_state_history(CONFIG))
+    line.is_cut = False
+    assert patient.flush()
+    assert patient.unsent == 0
+    expected = chain(InMemorySaver(), does("middle"))
+    expected.invoke({"done": []}, CONFIG)
+    assert states(chain(ThreefoldSaver(line.connection()), does("middle"))) == states(expected)
+
+
+def test_an_asynchronous_run_does_too(line: Line, patient: ThreefoldSaver) -> None:
+    graph = chain(patient, line.cutting("middle"))
+
+    async def run() -> None:
+        assert (await graph.ainvoke({"done": []}, CONFIG))["done"] == ["first", "middle", "last"]
+        assert patient.unsent > 0
+        line.is_cut = False
+        assert await patient.aflush()
+        assert (await graph.aget_state(CONFIG)).values["done"] == ["first", "middle", "last"]
+
+    asyncio.run(run())
+    assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
+
+
+def test_a_subgraph_is_begun_interrupted_and_resumed_in_memory(line: Line, patient: ThreefoldSaver) -> None:
+    graph = chain_with_subgraph(line, patient)
+    graph.invoke({"done": []}, CONFIG)
+    assert graph.get_state(CONFIG).next == ("talk",)
+    done = graph.invoke(Command(resume="yes"), CONFIG)["done"]
+    assert done[-2:] == ["before", "answer yes"]
+    line.is_cut = False
+    assert patient.flush()
+    again = chain_with_subgraph(line, ThreefoldSaver(line.connection()))
+    assert again.get_state(CONFIG).values["done"] == done
+
+
+def test_a_thread_that_this_process_does_not_know_is_not_taken_for_new(line: Line, patient: ThreefoldSaver) -> None:
+    graph = chain(patient, does("middle"))
+    graph.invoke({"done": []}, CONFIG)
+    line.is_cut = True
+    with pytest.raises(Unreachable):
+        graph.invoke({"done": []}, CONFIG)
+    other: RunnableConfig = {"configurable": {"thread_id": "t", "user_id": "ben"}}
+    with pytest.raises(Unreachable):
+        graph.get_state(other)
+
+
+def test_what_waits_is_bounded(line: Line, patient: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "MAX_BYTES", 100)
+    with pytest.raises(Unreachable, match="wait for it already"):
+        chain(patient, line.cutting("middle")).invoke({"done": []}, CONFIG)
+
+
+def test_what_is_refused_afterwards_is_counted_and_logged(
+    line: Line, patient: ThreefoldSaver, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = chain(patient, line.cutting("middle"))
+    graph.invoke({"done": []}, CONFIG)
+    line.is_cut = False
+    with line.service.client(user="ana", agent="a") as other:
+        other.threads.delete("t")
+        with caplog.at_level(logging.ERROR, "threefold.langgraph"):
+            assert patient.flush()
+        assert patient.refused >= 1
+        assert "lost" in caplog.text
+        assert other.forget(session_id="t", dry_run=True).counts["threads"] == 0
+
+
+def test_what_waits_is_sent_by_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outage, "PAUSE", 0.01)
+    saver = ThreefoldSaver(line.connection(), on_outage="memory")
+    chain(saver, line.cutting("middle")).invoke({"done": []}, CONFIG)
+    line.is_cut = False
+    while saver.unsent:  # the test's own timeout bounds it
+        time.sleep(0.005)
+    assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
