@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -29,12 +30,13 @@ class Remote:
     """A service in a process of its own, over HTTP."""
 
     url: str
+    agent: str = AGENT
 
     def client(self, user: str | None = None) -> MemoryClient:
-        return MemoryClient(self.url, user=user, agent=AGENT, timeout=LONG)
+        return MemoryClient(self.url, user=user, agent=self.agent, timeout=LONG)
 
     def async_client(self, user: str | None = None) -> AsyncMemoryClient:
-        return AsyncMemoryClient(self.url, user=user, agent=AGENT, timeout=LONG)
+        return AsyncMemoryClient(self.url, user=user, agent=self.agent, timeout=LONG)
 
 
 @dataclass
@@ -104,18 +106,18 @@ def line(sqlite_url: str) -> Iterator[InProcess]:
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
+def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A service over HTTP."""
     data: Path = tmp_path_factory.mktemp("service")
     with served("--data", str(data), "--embedder", "hash", "--allow-user-level", "--tier-deadline", "30") as url:
-        yield Remote(url)
+        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgres", "http"])
 def place(request: pytest.FixtureRequest) -> Iterator[InProcess | Remote]:
     """Each place in turn."""
     if request.param == "http":
-        yield request.getfixturevalue("remote")
+        yield Remote(request.getfixturevalue("remote"), agent=uuid4().hex)  # nobody else's memory on it is seen
     else:
         with in_process(request.getfixturevalue(f"{request.param}_url")) as found:
             yield found
