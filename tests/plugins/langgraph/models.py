@@ -1,0 +1,45 @@
+"""A chat model that says what a test wants, and what it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from pydantic import Field
+
+Reply = str | AIMessage
+
+
+class Model(BaseChatModel):
+    """Answers in turn, the last answer again and again."""
+
+    replies: list[Reply] = Field(default_factory=lambda: ["Noted."])
+    sent: list[list[BaseMessage]] = Field(default_factory=list[list[BaseMessage]])
+    before: Callable[[], None] = lambda: None
+
+    @property
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    @property
+    def prompts(self) -> list[str]:
+        """All that each call was sent, as one text."""
+        return ["\n".join(str(message.text) for message in messages) for messages in self.sent]
+
+    def bind_tools(self, tools: Any, **_: Any) -> Any:
+        return self
+
+    def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
+        self.sent.append(messages)
+        self.before()
+        reply = self.replies.pop(0) if len(self.replies) > 1 else self.replies[0]
+        message = AIMessage(reply) if isinstance(reply, str) else reply.model_copy()
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def calling(name: str, **arguments: Any) -> AIMessage:
+    """A model's call of a tool."""
+    return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}])
