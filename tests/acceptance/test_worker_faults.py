@@ -1,0 +1,73 @@
+"""A worker killed between a model's answer and its commit: the work is done once, by whoever comes next."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from sqlalchemy import Connection, select
+
+from fixtures.command_line import THREEFOLD, Run
+from fixtures.faults import expire_leases
+from fixtures.openai_server import OpenAIServer, chat_reply, late
+from threefold_server.local import LocalService
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import tasks
+
+MARKS = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
+LOST, KEPT = "Ana told of herons.", "Ana spoke about herons at the boathouse."
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def undigested(database_url: str) -> str:
+    """A store with a session that is due for a fold, and indexed."""
+    with (
+        LocalService(database_url=database_url, consolidate=False) as service,
+        service.client("ana", "support") as client,
+    ):
+        client.write("s1", [{"role": "user", "content": f"The heron lands for the {n}th time."} for n in range(30)])
+    return database_url
+
+
+@pytest.fixture(autouse=True)
+def environment(database_url: str, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every process of the store is told."""
+    model = {"model": "chat", "model_base_url": openai_server.url, "model_api_key": "key"}
+    for name, value in {"database_url": database_url, "embedder": "hash", **model, **MARKS}.items():
+        monkeypatch.setenv(f"THREEFOLD_{name.upper()}", str(value))
+
+
+def kill_before_commit(url: str, server: OpenAIServer) -> None:
+    """Let the model answer a worker that cannot commit, as its task is locked, and kill it."""
+    database = Database(url)
+    with subprocess.Popen([THREEFOLD, "worker"]) as worker:
+
+        def locked(connection: Connection) -> None:
+            connection.execute(select(tasks.c.kind).where(tasks.c.kind == "fold").with_for_update())
+            server.let_go()
+            server.wait_for_answer()
+            worker.kill()
+            worker.wait()
+
+        try:
+            server.wait_for_question()
+            database.write_sync("system", locked)
+        finally:
+            worker.kill()
+            database.close()
+
+
+def test_a_digest_is_made_once(undigested: str, run: Run, openai_server: OpenAIServer) -> None:
+    openai_server.script(late(chat_reply(LOST)), chat_reply(KEPT))
+    kill_before_commit(undigested, openai_server)
+    expire_leases(undigested)
+    assert run("consolidate").code == 0
+    with (
+        LocalService(database_url=undigested, consolidate=False) as service,
+        service.client("ana", "support") as client,
+    ):
+        [digest] = client.digests("s1").digests
+    assert (digest.version, digest.from_seq, KEPT in digest.text, LOST in digest.text) == (1, 1, True, False)
+    assert len(openai_server.asked) == 2
