@@ -21,6 +21,8 @@ from threefold import (
     MemorySession,
     calls,
 )
+from threefold.admin import Admin, AsyncAdmin
+from threefold.admin_calls import AdminForgetOptions, AdminListOptions
 from threefold.contract import (
     ForgetRequest,
     ListRequest,
@@ -30,6 +32,7 @@ from threefold.contract import (
     UpdateFactRequest,
     WriteRequest,
 )
+from threefold.contract.admin import AdminForgetRequest, AdminListRequest
 
 TURN = TurnIn(role="user", content="hello")
 
@@ -58,6 +61,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
 }
 BUILDERS = {"list": "list_memories"}  # where the name differs from the method's, not to hide a built-in
 COMPOSED = {"iter_memories", "wait", "check", "send", "acting_as", "from_env", "close"}
+TWINS = [(MemoryClient, AsyncMemoryClient), (MemorySession, AsyncMemorySession), (Admin, AsyncAdmin)]
 REQUESTS: list[tuple[type[BaseModel], type, set[str]]] = [
     (WriteRequest, calls.WriteOptions, {"session_id", "turns"}),
     (RecallRequest, calls.RecallOptions, {"query", "session_id"}),
@@ -65,6 +69,8 @@ REQUESTS: list[tuple[type[BaseModel], type, set[str]]] = [
     (ForgetRequest, calls.ForgetOptions, set()),
     (SaveFactRequest, calls.SaveOptions, {"text", "session_id"}),
     (UpdateFactRequest, calls.UpdateOptions, set()),
+    (AdminListRequest, AdminListOptions, set()),
+    (AdminForgetRequest, AdminForgetOptions, set()),
 ]
 
 
@@ -107,7 +113,7 @@ def test_clients_have_every_operation_and_nothing_else() -> None:
     assert methods(MemoryClient).keys() == OPERATIONS.keys() | COMPOSED
 
 
-@pytest.mark.parametrize(("one", "other"), [(MemoryClient, AsyncMemoryClient), (MemorySession, AsyncMemorySession)])
+@pytest.mark.parametrize(("one", "other"), TWINS)
 def test_twins_have_equal_signatures(one: type, other: type) -> None:
     assert methods(one).keys() == methods(other).keys()
     for name, method in methods(one).items():

@@ -159,3 +159,10 @@ def test_257_facts_are_all_listed_by_paging_and_all_forgotten(memory: MemoryClie
     assert sorted(listed) == sorted(f"fact number {number}" for number in range(257))
     assert memory.forget(level="agent").counts["facts"] == 257
     assert memory.list().items == []
+
+
+def test_pages_miss_nothing_of_what_was_said_at_once(memory: MemoryClient) -> None:
+    """Field case 203: turns of one write have one time, and a page may end among them."""
+    for session in ("s1", "s2"):
+        memory.write(session, [{"role": "user", "content": f"kumquat {number}"} for number in range(7)])
+    assert len({item.id for item in memory.iter_memories(limit=2)}) == 14

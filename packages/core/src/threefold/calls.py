@@ -172,29 +172,29 @@ def write(session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOpt
 
 def write_request(request: WriteRequest) -> Call[WriteResponse]:
     """A write that is made already, and whose turns have ids."""
-    return Call("POST", "/v1/write", WriteResponse, body=_json(request))
+    return Call("POST", "/v1/write", WriteResponse, body=json_body(request))
 
 
 def recall(query: str, session_id: str | None = None, **options: Unpack[RecallOptions]) -> Call[RecallResponse]:
     """The tiers for a query."""
     request = checked(RecallRequest, query=query, session_id=session_id, **options)
-    return Call("POST", "/v1/recall", RecallResponse, body=_json(request), pace="recall")
+    return Call("POST", "/v1/recall", RecallResponse, body=json_body(request), pace="recall")
 
 
 def list_memories(**options: Unpack[ListOptions]) -> Call[MemoryPage]:
     """One page of everything visible."""
-    return Call("POST", "/v1/list", MemoryPage, body=_json(checked(ListRequest, **options)), pace="long")
+    return Call("POST", "/v1/list", MemoryPage, body=json_body(checked(ListRequest, **options)), pace="long")
 
 
 def forget(**selector: Unpack[ForgetOptions]) -> Call[ForgetReceipt]:
     """Erase; a second arrival finds nothing left."""
-    return Call("POST", "/v1/forget", ForgetReceipt, body=_json(checked(ForgetRequest, **selector)), pace="long")
+    return Call("POST", "/v1/forget", ForgetReceipt, body=json_body(checked(ForgetRequest, **selector)), pace="long")
 
 
 def save(text: str, session_id: str | None = None, **options: Unpack[SaveOptions]) -> Call[Memory]:
     """Remember one statement. It has no id of its own, so only a request that never left is sent again."""
     request = checked(SaveFactRequest, text=text, session_id=session_id, **options)
-    return Call("POST", "/v1/facts", Memory, body=_json(request), repeatable=False)
+    return Call("POST", "/v1/facts", Memory, body=json_body(request), repeatable=False)
 
 
 def get_fact(fact_id: str) -> Call[Memory]:
@@ -205,7 +205,7 @@ def get_fact(fact_id: str) -> Call[Memory]:
 def update_fact(fact_id: str, **options: Unpack[UpdateOptions]) -> Call[Memory]:
     """Supersede or adjust one fact; twice would be two versions."""
     request = checked(UpdateFactRequest, **options)
-    return Call("PATCH", _path("facts", fact_id), Memory, body=_json(request), repeatable=False)
+    return Call("PATCH", _path("facts", fact_id), Memory, body=json_body(request), repeatable=False)
 
 
 def delete_fact(fact_id: str, *, sources: bool = False, in_session: str | None = None) -> Call[ForgetReceipt]:
@@ -228,14 +228,14 @@ def restore_fact(fact_id: str) -> Call[Memory]:
 
 def sessions(*, cursor: str | None = None, limit: int | None = None) -> Call[SessionPage]:
     """One page of sessions."""
-    return Call("GET", "/v1/sessions", SessionPage, _given(cursor=cursor, limit=limit), pace="long")
+    return Call("GET", "/v1/sessions", SessionPage, given(cursor=cursor, limit=limit), pace="long")
 
 
 def turns(
     session_id: str, *, from_seq: int | None = None, limit: int | None = None, payload: bool = False
 ) -> Call[TurnPage]:
     """One page of a session's turns."""
-    params = _given(from_seq=from_seq, limit=limit, payload=1 if payload else None)
+    params = given(from_seq=from_seq, limit=limit, payload=1 if payload else None)
     return Call("GET", _path("sessions", session_id, "turns"), TurnPage, params, pace="long")
 
 
@@ -257,7 +257,7 @@ def status(session_id: str) -> Call[SessionStatus]:
 def end(session_id: str, *, wait: float | None = None) -> Call[SessionStatus]:
     """Extract up to the turns seen now."""
     path = _path("sessions", session_id, "end")
-    return Call("POST", path, SessionStatus, _given(wait=wait), pace="long", waits=wait or 0.0)
+    return Call("POST", path, SessionStatus, given(wait=wait), pace="long", waits=wait or 0.0)
 
 
 def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope = "user") -> Call[ItemsResponse]:
@@ -265,42 +265,44 @@ def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope =
     request = checked(ItemsRequest, scope=scope, ops=ops)
     kinds = {op.op in ("put", "delete") for op in request.ops}
     pace = "write" if len(request.ops) <= 1 else "long"
-    return Call("POST", "/v1/items/batch", ItemsResponse, body=_json(request), pace=pace, repeatable=len(kinds) <= 1)
+    return Call(
+        "POST", "/v1/items/batch", ItemsResponse, body=json_body(request), pace=pace, repeatable=len(kinds) <= 1
+    )
 
 
 def put_checkpoint(thread_id: str, request: PutCheckpointRequest) -> Call[Stored]:
     """Store one checkpoint and the new values of its channels."""
-    return Call("POST", _path("threads", thread_id, "checkpoints"), Stored, body=_json(request))
+    return Call("POST", _path("threads", thread_id, "checkpoints"), Stored, body=json_body(request))
 
 
 def put_writes(thread_id: str, request: PutWritesRequest) -> Call[Stored]:
     """Store the writes of one task."""
-    return Call("POST", _path("threads", thread_id, "writes"), Stored, body=_json(request))
+    return Call("POST", _path("threads", thread_id, "writes"), Stored, body=json_body(request))
 
 
 def query_checkpoints(request: QueryCheckpointsRequest) -> Call[CheckpointPage]:
     """One page of checkpoints."""
-    return Call("POST", "/v1/threads/query", CheckpointPage, body=_json(request))
+    return Call("POST", "/v1/threads/query", CheckpointPage, body=json_body(request))
 
 
 def channel_history(thread_id: str, request: ChannelHistoryRequest) -> Call[ChannelHistories]:
     """What the ancestors of a checkpoint wrote to some channels."""
-    return Call("POST", _path("threads", thread_id, "history"), ChannelHistories, body=_json(request))
+    return Call("POST", _path("threads", thread_id, "history"), ChannelHistories, body=json_body(request))
 
 
 def copy_thread(thread_id: str, request: CopyThreadRequest) -> Call[ThreadCounts]:
     """Copy a thread; a second arrival adds nothing."""
-    return Call("POST", _path("threads", thread_id, "copy"), ThreadCounts, body=_json(request), pace="long")
+    return Call("POST", _path("threads", thread_id, "copy"), ThreadCounts, body=json_body(request), pace="long")
 
 
 def prune_threads(request: PruneThreadsRequest) -> Call[ThreadCounts]:
     """Drop all but the newest checkpoints, or everything."""
-    return Call("POST", "/v1/threads/prune", ThreadCounts, body=_json(request), pace="long")
+    return Call("POST", "/v1/threads/prune", ThreadCounts, body=json_body(request), pace="long")
 
 
 def delete_runs(request: DeleteRunsRequest) -> Call[ThreadCounts]:
     """Delete the checkpoints of some runs."""
-    return Call("POST", "/v1/threads/delete_runs", ThreadCounts, body=_json(request), pace="long")
+    return Call("POST", "/v1/threads/delete_runs", ThreadCounts, body=json_body(request), pace="long")
 
 
 def delete_thread(thread_id: str, scope: DataScope = "user") -> Call[ThreadCounts]:
@@ -367,10 +369,11 @@ def _path(collection: str, name: str, *rest: str) -> str:
     return "/".join(["/v1", collection, _DOTS.get(name) or quote(name, safe=""), *rest])
 
 
-def _given(**params: str | int | float | None) -> dict[str, str | int | float]:
+def given(**params: str | int | float | None) -> dict[str, str | int | float]:
+    """The parameters of a query that were given."""
     return {name: value for name, value in params.items() if value is not None}
 
 
-def _json(request: BaseModel) -> bytes:
+def json_body(request: BaseModel) -> bytes:
     """Only what the caller gave: a default of this client must not override one of the store."""
     return request.model_dump_json(exclude_unset=True).encode()

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import httpx
 
 from threefold import calls
+from threefold.admin import Admin, AsyncAdmin
 from threefold.calls import (
     Call,
     Deadlines,
@@ -315,6 +316,11 @@ class MemoryClient(_Client):
         """The verified identity, its limits, and the store's policy."""
         return self.send(calls.whoami())
 
+    @property
+    def admin(self) -> Admin:
+        """What only an administrator may do."""
+        return Admin(self.send)
+
     def health(self) -> Health:
         """Whether the process is alive."""
         return self.send(calls.health())
@@ -473,6 +479,10 @@ class AsyncMemoryClient(_Client):
 
     async def whoami(self) -> WhoAmI:
         return await self.send(calls.whoami())
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        return AsyncAdmin(self.send)
 
     async def health(self) -> Health:
         return await self.send(calls.health())

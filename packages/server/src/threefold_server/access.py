@@ -210,6 +210,12 @@ def check_quota(what: str, held: int, more: int, quota: int | None) -> None:
         )
 
 
+def check_admin(principal: Principal) -> None:
+    """Refuse whoever does not administer the store."""
+    if not principal.admin:
+        raise Forbidden("only an administrator may do this; it needs a key that is `--admin`")
+
+
 def check_reads_shared(principal: Principal) -> None:
     """Refuse a read of the shared partition where the store does not allow it."""
     if not principal.reads_shared:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from threefold_server.about import VERSION
 from threefold_server.consolidation.worker import run_workers
-from threefold_server.http import errors, probes, routes
+from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
 from threefold_server.models import build_chat, build_embedder, build_summarizer
@@ -45,6 +45,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     app = FastAPI(title="Threefold", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
     app.include_router(routes.router)
+    app.include_router(admin.router)
     app.include_router(probes.router)
     if settings.serves_mcp:
         from threefold_server.http import mcp  # loads the [mcp] extra

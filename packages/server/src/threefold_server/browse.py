@@ -8,7 +8,7 @@ from uuid import UUID
 from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
 from threefold.errors import NotFound
 from threefold_server.access import Principal, check_reads_shared, read_scope, session_scope
-from threefold_server.paging import bad_cursor, cut_page, decode_cursor
+from threefold_server.paging import cut_page, decode_cursor, decode_key
 from threefold_server.service import Service
 from threefold_server.storage import digests, listing, sessions, tasks, turns
 from threefold_server.storage.database import Connection
@@ -22,7 +22,7 @@ async def list_memories(service: Service, principal: Principal, request: ListReq
         check_reads_shared(principal)
     after = None if request.cursor is None else listing.Position(*decode_cursor(request.cursor, listing.POSITION_TYPES))
     if after is not None:
-        _key(after.key)
+        decode_key(after.key)
     now = service.clock()
     read = partial(listing.page, scope=scope, request=request, after=after, now=now, redact=service.redact)
     rows = await service.database.read(principal.owner, read)
@@ -36,7 +36,7 @@ async def list_sessions(service: Service, principal: Principal, cursor: str | No
     after = None
     if cursor is not None:
         updated_at, key = decode_cursor(cursor, (int, str))
-        after = (updated_at, _key(key))
+        after = (updated_at, decode_key(key))
     rows = await service.database.read(principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1))
     items, next_cursor = cut_page([((at, key.hex), session) for (at, key), session in rows], limit)
     return SessionPage(sessions=items, next_cursor=next_cursor)
@@ -100,10 +100,3 @@ def _existing(connection: Connection, owner: UUID, session: UUID) -> AnyRow:
     if row is None:
         raise NotFound("no such session")
     return row
-
-
-def _key(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError as error:
-        raise bad_cursor() from error

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID, uuid4
 
@@ -12,6 +13,7 @@ from threefold.errors import Forbidden, NotFound
 from threefold_server.access import Principal, Reach, ScopeFilter, forget_scope, item_scope, session_scope
 from threefold_server.service import Service
 from threefold_server.storage import erase, erasures, selection, system
+from threefold_server.storage.audit import Actor, actor_of, note
 from threefold_server.storage.database import Connection
 from threefold_server.storage.types import from_micros
 
@@ -22,12 +24,17 @@ async def forget(service: Service, principal: Principal, request: ForgetRequest)
     """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
     scope = _scope(principal, request)
     selected = selection.select_request(request, scope)
-    kept = await _held_for_all(service, principal, request)
-    job = _Erasure(scope, _selector(request), selected, kept, request.dry_run, service.clock())
-    receipt = await service.database.write(principal.owner, job.run)
-    if request.dry_run:
-        return receipt
-    service.metrics.erasures.labels(job.selector).inc()
+    kept: list[str] = []
+    if principal.user is not None and request.level is not None:
+        kept = await held_for_all(service, principal.agent if request.level == "agent" else None)
+    job = Erasure(_selector(request), request.dry_run, service.clock(), actor_of(principal), kept)
+    receipt = await service.database.write(principal.owner, lambda c: job.run(c, scope, selected))
+    return receipt if request.dry_run else await conclude(service, job.selector, receipt)
+
+
+async def conclude(service: Service, selector: str, receipt: ForgetReceipt) -> ForgetReceipt:
+    """Count what went, let the workers fold anew, and clear the file where that is quickly done."""
+    service.metrics.erasures.labels(selector).inc()
     for tier, count in receipt.counts.items():
         service.metrics.erased_rows.labels(tier).inc(count)
     service.wake()
@@ -45,11 +52,8 @@ async def delete_fact(
     return receipt
 
 
-async def _held_for_all(service: Service, principal: Principal, request: ForgetRequest) -> list[str]:
-    """What an agent holds for all of its users is not a user's to erase, even what this user put there."""
-    if principal.user is None or request.level is None:
-        return []
-    agent = principal.agent if request.level == "agent" else None
+async def held_for_all(service: Service, agent: str | None) -> list[str]:
+    """What an agent, or any, holds for all of its users: not one user's to erase, even what this user put there."""
     held = await service.database.read("system", partial(system.held_for_all, agent=agent))
     return [f"{name} of scope 'agent'" for name in held]
 
@@ -77,55 +81,60 @@ def _selector(request: ForgetRequest) -> str:
 
 
 @dataclass(frozen=True)
-class _Erasure:
-    """One forget, as its transaction sees it."""
+class Erasure:
+    """One forget, as the transaction of each owner sees it."""
 
-    scope: ScopeFilter
     selector: str
-    selected: selection.Selection
-    not_covered: list[str]
     dry_run: bool
     now: int
+    actor: Actor
+    not_covered: Sequence[str] = ()
+    receipt: UUID = field(default_factory=uuid4)
 
-    @property
-    def owner(self) -> UUID:
-        return self.scope.owner
-
-    def run(self, connection: Connection) -> ForgetReceipt:
-        selection.check_unambiguous(connection, self.owner, self.selected)
+    def run(self, connection: Connection, scope: ScopeFilter, selected: selection.Selection) -> ForgetReceipt:
+        """Erase what is selected of one owner, keep the receipt, and note it."""
+        selection.check_unambiguous(connection, scope.owner, selected)
         with connection.begin_nested() as savepoint:
-            counts = self._erase(connection)
-            left = selection.remaining(connection, self.owner, self.selected)
-            left_out = selection.left_out(connection, self.scope, self.selected)
+            counts = self._erase(connection, scope.owner, selected)
+            left = selection.remaining(connection, scope.owner, selected)
+            left_out = selection.left_out(connection, scope, selected)
             if self.dry_run:
                 savepoint.rollback()
-        receipt = uuid4()
         if not self.dry_run:
-            erasures.add_receipt(connection, self.owner, receipt, self.selector, counts, self.now)
-            erasures.purge_needed(connection, self.now)
+            self._keep(connection, scope.owner, counts, complete=left == 0)
+        return self.receipt_of(counts, left_out, complete=left == 0)
+
+    def receipt_of(self, counts: dict[str, int], left_out: Sequence[str], *, complete: bool) -> ForgetReceipt:
+        """What the caller gets to see."""
         return ForgetReceipt(
-            receipt_id=receipt.hex,
-            counts=counts,
-            complete=left == 0,
+            receipt_id=self.receipt.hex,
+            counts={tier: counts.get(tier, 0) for tier in TIERS},
+            complete=complete,
             not_covered=[*self.not_covered, *left_out],
             purge="pending",
             dry_run=self.dry_run,
             at=from_micros(self.now),
         )
 
-    def _erase(self, connection: Connection) -> dict[str, int]:
-        erase.next_epoch(connection, self.owner)
+    def _erase(self, connection: Connection, owner: UUID, selected: selection.Selection) -> dict[str, int]:
+        erase.next_epoch(connection, owner)
         counts: Counter[str] = Counter()
-        if self.selected.turns is not None:  # before the facts: their sources tell which turns
-            counts += erase.blank_turns(connection, self.owner, self.selected.turns, self.now)
-        if self.selected.facts is not None:
-            counts += erase.erase_facts(connection, self.owner, self.selected.facts)
-        if self.selected.sessions is not None:
-            counts += erase.erase_sessions(connection, self.owner, self.selected.sessions, self.now)
-        if self.selected.items is not None:
-            counts += erase.erase_items(connection, self.owner, self.selected.items)
-        if self.selected.threads is not None:
-            counts += erase.erase_threads(connection, self.owner, self.selected.threads, self.now)
-        if self.selected.whole_owner:
-            erase.erase_owner(connection, self.owner)
+        if selected.turns is not None:  # before the facts: their sources tell which turns
+            counts += erase.blank_turns(connection, owner, selected.turns, self.now)
+        if selected.facts is not None:
+            counts += erase.erase_facts(connection, owner, selected.facts)
+        if selected.sessions is not None:
+            counts += erase.erase_sessions(connection, owner, selected.sessions, self.now)
+        if selected.items is not None:
+            counts += erase.erase_items(connection, owner, selected.items)
+        if selected.threads is not None:
+            counts += erase.erase_threads(connection, owner, selected.threads, self.now)
+        if selected.whole_owner:
+            erase.erase_owner(connection, owner)
         return {tier: counts[tier] for tier in TIERS}
+
+    def _keep(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:
+        outcome = "done" if complete else "incomplete"
+        erasures.add_receipt(connection, owner, self.receipt, self.selector, counts, self.now)
+        note(connection, owner, self.actor, "forget", target=self.selector, counts=counts, outcome=outcome, at=self.now)
+        erasures.purge_needed(connection, self.now)

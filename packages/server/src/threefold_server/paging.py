@@ -7,6 +7,7 @@ import binascii
 import json
 from collections.abc import Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 from threefold.errors import InvalidRequest
 
@@ -29,6 +30,14 @@ def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
     if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in position):  # pyright: ignore[reportUnknownVariableType]
         raise bad_cursor()
     return position  # pyright: ignore[reportUnknownVariableType]
+
+
+def decode_key(text: str) -> UUID:
+    """A key that is part of a position."""
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise bad_cursor() from error
 
 
 def cut_page(rows: Sequence[tuple[Sequence[int | str], T]], limit: int) -> tuple[list[T], str | None]:

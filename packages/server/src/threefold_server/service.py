@@ -6,8 +6,10 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 from uuid import UUID
 
+from threefold_server.access import Principal
 from threefold_server.models.ports import Embedder, Summarizer
 from threefold_server.redaction import Redact, build_redactor
 from threefold_server.settings import Settings
@@ -22,6 +24,14 @@ def now_micros() -> int:
 
 def _nobody_to_wake() -> None:
     """Without workers in this process, those of other processes find the work by themselves."""
+
+
+class Refusal(NamedTuple):
+    """What was refused to whom; nobody, where the identity itself was."""
+
+    caller: Principal | None
+    operation: str
+    code: str
 
 
 @dataclass
@@ -40,6 +50,8 @@ class Service:
     """(owner, fact) -> recalls not yet written down; counting must not slow a read."""
     key_uses: dict[str, int] = field(default_factory=dict[str, int])
     """Key id -> its last use, not yet written down."""
+    refusals: Counter[Refusal] = field(default_factory=Counter[Refusal])
+    """Refusals not yet written into the audit: a flood of them costs an entry every few seconds."""
     redact: Redact = field(init=False)
     """Takes secrets out of a text, as the store's policy says."""
 

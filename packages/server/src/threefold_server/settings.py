@@ -36,6 +36,7 @@ class Settings(BaseSettings):
 
     mode: Literal["dev", "keys", "jwt", "gateway"] = Field(default="dev", description="Where identity comes from.")
     allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
+    allow_admin: bool = Field(default=False, description="Dev mode: let unverified callers administer the store.")
     max_read_level: Level = Field(default="agent", description="The store's ceiling; no key reaches above it.")
     allow_self: bool = Field(default=False, description="Modes jwt, gateway: a caller without a user is its agent.")
     reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
@@ -74,6 +75,7 @@ class Settings(BaseSettings):
     min_score: float = Field(default=0.25, ge=0, le=1, description="Least absolute score of a recalled memory.")
     fact_expiry_days: float | None = Field(default=None, gt=0, description="New facts expire after this; unset: never.")
     turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
+    audit_retention_days: float | None = Field(default=None, gt=0, description="Audit entries are kept this long.")
 
     embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
     embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")

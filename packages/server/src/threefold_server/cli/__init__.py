@@ -9,7 +9,7 @@ import typer
 from typer.main import get_command
 
 from threefold.errors import ThreefoldError
-from threefold_server.cli import facts, mcp, memory, replay, sessions
+from threefold_server.cli import admin, audit, facts, mcp, memory, replay, sessions
 from threefold_server.cli.output import Failed, UsageError, report
 
 
@@ -27,17 +27,19 @@ def client_app() -> typer.Typer:
     app.add_typer(mcp.app)
     app.add_typer(facts.app, name="facts")
     app.add_typer(sessions.app, name="sessions")
+    app.add_typer(admin.app, name="admin")
+    app.add_typer(audit.app, name="audit")
     return app
 
 
 def full_app() -> typer.Typer:
     """All commands; those on the store itself bring the whole service with them."""
-    from threefold_server.cli import admin, demo, doctor, keys, serve, transfer
+    from threefold_server.cli import demo, doctor, keys, serve, transfer, upkeep
 
     app = client_app()
     app.add_typer(serve.app)
     app.add_typer(keys.app, name="keys")
-    app.add_typer(admin.app)
+    app.add_typer(upkeep.app)
     app.add_typer(transfer.app)
     app.add_typer(doctor.app)
     app.add_typer(demo.app)

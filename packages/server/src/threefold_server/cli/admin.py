@@ -1,92 +1,80 @@
-"""`threefold migrate | consolidate | rebuild | reembed | purge`: looking after a store. Works on the store itself."""
+"""`threefold admin …`: what only an administrator may do, through a client."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from functools import partial
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from threefold_server.cli.output import Failed, confirm, progress, say
-from threefold_server.cli.store import MODELS, check_exists, explained, open_database, store_verb, with_service
-from threefold_server.consolidation import rebuild as rebuilding
-from threefold_server.consolidation.worker import Progress, run_until_idle
-from threefold_server.service import Service
-from threefold_server.settings import Settings
-from threefold_server.storage import migrate as migrations
-from threefold_server.storage import purge as purging
-from threefold_server.storage import system
+from threefold import MemoryClient
+from threefold.contract import ForgetReceipt, MemoryPage
+from threefold.contract.admin import OwnerPage, StoreUsage
+from threefold_server.cli import views
+from threefold_server.cli.client import Cursor, Limit, moment, verb
+from threefold_server.cli.commands import given
+from threefold_server.cli.output import confirm, err
 
-app = typer.Typer()
+app = typer.Typer(no_args_is_help=True, help="Administer a store. Needs a key made with --admin.")
 
-
-@store_verb(app, "threefold migrate --database-url postgresql://threefold_app@db/threefold")
-def migrate(settings: Settings) -> None:
-    """Bring a database to the current schema. Safe to repeat."""
-    with explained():
-        migrations.upgrade(settings.url)
-    say("The schema is current.")
+OfUser = Annotated[str | None, typer.Option("--of", metavar="USER", help="Only this user's.")]
+OfAgent = Annotated[str | None, typer.Option("--of-agent", metavar="AGENT", help="Only what an agent did on its own.")]
 
 
-@store_verb(app, "threefold consolidate", "threefold consolidate --retry-parked", flags=MODELS)
-def consolidate(
-    settings: Settings,
-    retry: Annotated[bool, typer.Option("--retry-parked", help="Give parked work another go.")] = False,
-) -> None:
-    """Do the background work that is due. A running service does it by itself."""
-
-    async def work(service: Service, shown: Progress) -> None:
-        if retry:
-            say(f"Parked tasks that are due again: {await rebuilding.retry_parked(service)}.")
-        await run_until_idle(service, shown)
-
-    _run(settings, work)
+@verb(app, "threefold admin owners", show=views.owners)
+def owners(memory: MemoryClient, limit: Limit = 50, cursor: Cursor = None) -> OwnerPage:
+    """List who has a memory here, and how much. The oldest come first."""
+    return memory.admin.owners(limit=limit, cursor=cursor)
 
 
-@store_verb(app, "threefold rebuild --data ./memory", flags=MODELS)
-def rebuild(settings: Settings) -> None:
-    """Make digests and index anew from the turns. Facts stay; what was forgotten stays away."""
-    _run(settings, rebuilding.rebuild)
+@verb(app, "threefold admin usage --json", show=views.usage)
+def usage(memory: MemoryClient) -> StoreUsage:
+    """Show what the whole store holds."""
+    return memory.admin.usage()
 
 
-@store_verb(app, "threefold reembed --embedder openai:text-embedding-3-small", flags=MODELS)
-def reembed(settings: Settings) -> None:
-    """Replace all vectors by those of another embedder. Until then, memories are found by words."""
-    _run(settings, rebuilding.reembed, claim=False)
+@verb(app, "threefold admin list --of ana", show=views.memories, name="list")
+def list_memories(
+    memory: MemoryClient,
+    of: OfUser = None,
+    of_agent: OfAgent = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or episode; may be repeated.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
+) -> MemoryPage:
+    """List the memories of everybody, whatever their visibility. The audit notes it."""
+    return memory.admin.list(limit=limit, **given(user=of, self_agent=of_agent, kinds=kind, cursor=cursor))
 
 
-@store_verb(app, "threefold purge --yes", "threefold purge --data ./memory --compact")
-def purge(
-    settings: Settings,
+@verb(
+    app,
+    "threefold admin forget --of ana --dry-run",
+    "threefold admin forget --source tool web_search --since 2026-11-01 --yes",
+    show=views.receipt,
+    ok=lambda receipt: receipt.complete,
+)
+def forget(
+    memory: MemoryClient,
+    of: OfUser = None,
+    of_agent: OfAgent = None,
+    source: Annotated[
+        tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="All from one tool or agent, of everybody.")
+    ] = None,
+    since: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="With --source: only from then on.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--everything", help="The memory of everybody.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    compact: Annotated[bool, typer.Option("--compact", help="On SQLite: give free space back, too.")] = False,
-) -> None:
-    """Clear what was forgotten out of the database's files. Backups and archived logs are not reached."""
-    check_exists(settings)
-    if not settings.embedded:
-        say("Postgres rewrites every table (VACUUM FULL). Requests wait meanwhile, and it needs as much free space.")
-        if not yes:
-            confirm("Go on?")
-    with open_database(settings) as database:
-        held = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
-    if held:
-        raise Failed("not purged: an open transaction still holds what was erased; end it and purge again")
-    say("Purged: the files hold nothing that was forgotten.")
-
-
-def _run(settings: Settings, work: Callable[[Service, Progress], Awaitable[None]], *, claim: bool = True) -> None:
-    """Do the work with a bar, and fail if some of it is left."""
-    check_exists(settings)
-
-    async def shown(service: Service) -> None:
-        with progress() as bar:
-            task = bar.add_task("tasks", total=None)
-            await work(service, lambda done, left: bar.update(task, completed=done, total=done + left))
-        counts = await service.database.read("system", partial(system.task_counts, now=service.clock()))
-        if counts:
-            left = ", ".join(f"{count} {kind} {state}" for (kind, state), count in sorted(counts.items()))
-            raise Failed(f"some work is left: {left}; `threefold consolidate --retry-parked` tries again")
-        say("Nothing is left to do.")
-
-    with_service(settings, shown, claim=claim)
+) -> ForgetReceipt:
+    """Erase for good. Name exactly one of --of, --of-agent, --source and --everything."""
+    selector = given(user=of, self_agent=of_agent, since=since, everything=everything or None)
+    if source is not None:
+        selector["source"] = {"kind": source[0], "name": source[1]}
+    if dry_run or not yes:
+        rehearsal = memory.admin.forget(**selector, dry_run=True)
+        if dry_run:
+            return rehearsal
+        err.print(views.receipt(rehearsal))
+        confirm("Erase this for good?")
+    return memory.admin.forget(**selector)

@@ -33,6 +33,10 @@ SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's
 FactId = Annotated[str, typer.Argument(metavar="ID", help="The id that `list` and `recall` show.")]
 
 
+Limit = Annotated[int, typer.Option(metavar="N", help="So many per page.")]
+Cursor = Annotated[str | None, typer.Option(metavar="CURSOR", help="Where the page before ended.")]
+
+
 def moment(text: str) -> datetime:
     """A time in ISO 8601; without an offset it is local time."""
     return datetime.fromisoformat(text).astimezone()

@@ -19,7 +19,7 @@ from threefold.contract import (
     WriteResponse,
 )
 from threefold_server.cli import views
-from threefold_server.cli.client import Session, SessionId, moment, verb
+from threefold_server.cli.client import Cursor, Limit, Session, SessionId, moment, verb
 from threefold_server.cli.commands import given
 from threefold_server.cli.output import confirm, err
 from threefold_server.cli.views import Status
@@ -80,8 +80,8 @@ def list_memories(
         list[str] | None, typer.Option(metavar="TIER", help="long_term, shared; may be repeated.")
     ] = None,
     order: Annotated[str | None, typer.Option(metavar="ORDER", help="created_at or access_count.")] = None,
-    limit: Annotated[int, typer.Option(metavar="N", help="Memories per page.")] = 50,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Where the page before ended.")] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> MemoryPage:
     """List what is remembered. The newest come first, or the most used."""
     options = given(level=level, kinds=kind, include=include, order=order, cursor=cursor, session_id=session)

@@ -9,7 +9,7 @@ import typer
 from threefold import MemoryClient
 from threefold.contract import DigestPage, SessionPage, SessionStatus, TurnPage
 from threefold_server.cli import views
-from threefold_server.cli.client import SessionId, verb
+from threefold_server.cli.client import Cursor, SessionId, verb
 
 app = typer.Typer(no_args_is_help=True, help="List sessions, read their turns and digests, end them.")
 
@@ -20,7 +20,7 @@ Limit = Annotated[int, typer.Option(metavar="N", help="How many per page.")]
 def list_sessions(
     memory: MemoryClient,
     limit: Limit = 50,
-    cursor: Annotated[str | None, typer.Option(metavar="CURSOR", help="Where the page before ended.")] = None,
+    cursor: Cursor = None,
 ) -> SessionPage:
     """List your sessions. The most recently written come first."""
     return memory.sessions(cursor=cursor, limit=limit)

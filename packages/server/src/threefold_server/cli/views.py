@@ -24,6 +24,7 @@ from threefold.contract import (
     WhoAmI,
     WriteResponse,
 )
+from threefold.contract.admin import AuditCheck, AuditEntry, AuditPage, OwnerPage, StoreUsage
 from threefold_server.cli.output import plain, table
 
 
@@ -192,6 +193,43 @@ def status(answer: Status) -> RenderableType:
 
 def _title(text: str) -> Text:
     return Text(text, "bold cyan")
+
+
+def owners(answer: OwnerPage) -> RenderableType:
+    """Who has a memory here."""
+    rows = [(owner.kind, owner.sessions, owner.turns, owner.tokens, owner.facts, owner.name) for owner in answer.owners]
+    shown = table("kind", "sessions", "turns", "tokens", "facts", "name", rows=rows)
+    return _page(shown, len(rows), answer.next_cursor)
+
+
+def usage(answer: StoreUsage) -> RenderableType:
+    """What the store holds."""
+    rows = [(name, count) for name, count in answer.model_dump(exclude={"tasks"}).items()]
+    rows += [(f"tasks {state}", count) for state, count in answer.tasks.items()]
+    return table("what", "count", rows=rows)
+
+
+def audit(answer: AuditPage) -> RenderableType:
+    """Who did what."""
+    rows = [(when(entry.at), _actor(entry), entry.action, entry.outcome, _subject(entry)) for entry in answer.entries]
+    return _page(table("when", "who", "did", "outcome", "to whom", rows=rows), len(rows), answer.next_cursor)
+
+
+def _actor(entry: AuditEntry) -> str:
+    who = entry.actor_name or entry.actor or ("operator" if entry.admin else "unknown")
+    return f"{who} (admin)" if entry.admin and entry.actor else who
+
+
+def _subject(entry: AuditEntry) -> str:
+    counts = ", ".join(f"{count} {what}" for what, count in entry.counts.items() if count)
+    return "; ".join(part for part in (entry.owner_name or entry.owner or "the store", entry.target, counts) if part)
+
+
+def audit_check(answer: AuditCheck) -> RenderableType:
+    """Whether the chain is whole."""
+    found = plain("whole") if answer.ok else plain(f"BROKEN: {answer.problem}", "red")
+    rows = [("chain", found), ("entries", answer.entries), ("not chained yet", answer.waiting), ("head", answer.head)]
+    return table("what", "found", rows=rows)
 
 
 def _page(rows: RenderableType, count: int, more: str | None, option: str = "--cursor ") -> RenderableType:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import islice
 
 import anyio
 
 from threefold.errors import Unavailable
-from threefold_server.service import Service
-from threefold_server.storage import keys, system
+from threefold_server.service import Refusal, Service
+from threefold_server.storage import audit, keys, system, system_audit
 from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger
 
@@ -68,6 +68,38 @@ async def flush_key_uses(service: Service) -> None:
     except Unavailable:
         service.key_uses = uses | service.key_uses
         raise
+
+
+async def flush_refusals(service: Service) -> bool:
+    """Write down what was refused to whom, and how often."""
+    counts = dict(islice(service.refusals.items(), AT_ONCE))
+    if not counts:
+        return False
+    for refusal in counts:
+        del service.refusals[refusal]
+    try:
+        add = partial(_note_refusals, counts=counts, now=service.clock())
+        await service.database.write("system", add, background=True)
+    except Unavailable:
+        service.refusals.update(counts)
+        raise
+    return bool(service.refusals)
+
+
+def _note_refusals(connection: Connection, counts: Mapping[Refusal, int], now: int) -> None:
+    for (caller, operation, code), times in counts.items():
+        owner, actor = (audit.STORE, audit.NOBODY) if caller is None else (caller.owner, audit.actor_of(caller))
+        audit.note(connection, owner, actor, "refused", target=operation, counts={"times": times}, outcome=code, at=now)
+
+
+async def chain_audit(service: Service) -> bool:
+    """Chain the new entries of the audit, and drop those whose time is over."""
+    chained = await service.database.write("system", partial(system_audit.chain, limit=AT_ONCE), background=True)
+    days = service.settings.audit_retention_days
+    if days is not None:
+        drop = partial(system_audit.drop_old, before=service.clock() - int(days * MICROS_PER_DAY))
+        await service.database.write("system", drop, background=True)
+    return chained == AT_ONCE
 
 
 async def sweep(service: Service) -> bool:

@@ -29,9 +29,11 @@ from threefold_server.consolidation.upkeep import (
     FLUSH_SECONDS,
     RETIRE_SECONDS,
     SWEEP_SECONDS,
+    chain_audit,
     every,
     flush_key_uses,
     flush_reads,
+    flush_refusals,
     retire_turns,
     sweep,
 )
@@ -54,6 +56,9 @@ MICROS = 1_000_000
 Handler = Callable[[Service, Claim], Awaitable[None]]
 Progress = Callable[[int, int], None]
 """Called with the number of tasks done and of those left."""
+
+FLUSHES = {flush_reads: FLUSH_SECONDS, flush_refusals: FLUSH_SECONDS, flush_key_uses: SWEEP_SECONDS}
+"""What each process has counted, and how often it writes that down."""
 
 HANDLERS: dict[TaskKind, Handler] = {"index": index_words, "embed": embed_passages, "fold": fold_session}
 
@@ -216,9 +221,10 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
     worker = Worker(service)
     try:
         async with anyio.create_task_group() as upkeep:
-            upkeep.start_soon(every, FLUSH_SECONDS, service, flush_reads)
-            upkeep.start_soon(every, SWEEP_SECONDS, service, flush_key_uses)
+            for flush, seconds in FLUSHES.items():
+                upkeep.start_soon(every, seconds, service, flush)
             if service.settings.consolidate:
+                upkeep.start_soon(every, FLUSH_SECONDS, service, chain_audit)
                 upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
                 upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
             async with anyio.create_task_group() as work:
@@ -230,9 +236,9 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
             upkeep.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(GRACE_SECONDS, shield=True), suppress(Unavailable):
-            while await flush_reads(service):
-                pass
-            await flush_key_uses(service)
+            for flush in FLUSHES:
+                while await flush(service):
+                    pass
 
 
 async def run_until_idle(service: Service, progress: Progress | None = None) -> None:

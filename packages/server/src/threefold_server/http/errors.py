@@ -13,7 +13,8 @@ from starlette.exceptions import HTTPException
 
 from threefold.calls import problem
 from threefold.contract import ErrorBody, ErrorDetail
-from threefold.errors import InternalError, InvalidRequest, NotFound, ServiceError
+from threefold.errors import Forbidden, InternalError, InvalidRequest, NotFound, ServiceError, Unauthenticated
+from threefold_server.service import Refusal, Service
 from threefold_server.telemetry import logger
 
 
@@ -34,8 +35,12 @@ def error_response(error: ServiceError) -> JSONResponse:
     return JSONResponse(body.model_dump(), error.status, headers)
 
 
-async def _service_error(_: Request, error: Exception) -> JSONResponse:
+async def _service_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
+    if isinstance(error, Forbidden | Unauthenticated):
+        service: Service = request.app.state.service
+        operation = getattr(request.scope.get("route"), "name", "unknown")
+        service.refusals[Refusal(getattr(request.state, "caller", None), operation, error.code)] += 1
     return error_response(error)
 
 

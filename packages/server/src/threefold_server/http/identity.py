@@ -34,6 +34,7 @@ async def caller(request: Request) -> Principal:
     """The verified principal of this request, if it does not call too often."""
     provider: IdentityProvider = request.app.state.identity
     principal = await provider.identify(request)
+    request.state.caller = principal
     rates: Rates = request.app.state.rates
     rates.check(principal)
     return principal
@@ -74,6 +75,7 @@ class DevIdentity:
             ceiling=Reach.user if self.settings.allow_user_level else ceiling,
             may_share=True,
             reads_shared=self.settings.reads_shared,
+            admin=self.settings.allow_admin,
         )
 
 

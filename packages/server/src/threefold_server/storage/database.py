@@ -63,12 +63,16 @@ class Database:
         self._write_limit = anyio.CapacityLimiter(READERS)
         self._background_limit = anyio.CapacityLimiter(BACKGROUND)
 
-    async def read(self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False) -> T:
+    async def read(
+        self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False, snapshot: bool = False
+    ) -> T:
         """Run a reading transaction. The wait may be cancelled; the thread then ends by itself.
 
         Pipelined, it may run prepared statements only, and takes one round trip for all that are started together.
+        As a snapshot, all its statements see one state; on SQLite every transaction does.
         """
         run = self._pipelined_sync if pipelined and not self.is_sqlite else self.read_sync
+        run = self._snapshot_sync if snapshot else run
         return await anyio.to_thread.run_sync(run, scope, function, limiter=self._read_limit, abandon_on_cancel=True)
 
     async def write(
@@ -83,6 +87,12 @@ class Database:
 
     def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
         with self._errors_translated(), self._reader.begin() as connection:
+            self._set_scope(connection, scope)
+            return function(connection)
+
+    def _snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+        engine = self._reader if self.is_sqlite else self._reader.execution_options(isolation_level="REPEATABLE READ")
+        with self._errors_translated(), engine.begin() as connection:
             self._set_scope(connection, scope)
             return function(connection)
 

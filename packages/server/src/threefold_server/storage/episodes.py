@@ -24,12 +24,15 @@ TAIL_TURNS = 500
 """Turns too new for the index that a recall reads, newest first: about 50 ms. A larger backlog, after an import, is
 indexed at some 2,000 turns a second."""
 
-VISIBLE = (
+EVERY = (
     select(*(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id)
     .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
-    .where(visible(EPISODES), IS_EPISODE)
+    .where(IS_EPISODE)
 )
-"""The episodes of a scope (whose values come from `visible_to`), as a statement to narrow further."""
+"""Every episode with the place of its session, as a statement to narrow further."""
+
+VISIBLE = EVERY.where(visible(EPISODES))
+"""Those of a scope, whose values come from `visible_to`."""
 
 
 def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:

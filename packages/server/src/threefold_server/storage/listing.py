@@ -19,6 +19,7 @@ from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.scope import FACTS, visible, visible_to
 from threefold_server.storage.tables import facts, turns
+from threefold_server.storage.types import place
 
 EPISODE, FACT = 0, 1
 POSITION_TYPES = (int, int, int, str, int)
@@ -58,7 +59,7 @@ def _facts(
                 facts.c.shared if "shared" in request.include else false(),
             ),
             fact_store.current(now),
-            _after(after, FACT, access, facts.c.event_at, (facts.c.fact,)),
+            after_position(after, FACT, access, facts.c.event_at, (facts.c.fact,)),
         )
         .order_by(access.desc(), facts.c.event_at.desc(), facts.c.fact.desc())
         .limit(request.limit + 1)
@@ -73,7 +74,9 @@ def _episodes(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
 ) -> list[tuple[Position, Memory]]:
     statement = (
-        episodes.VISIBLE.where(_after(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq)))
+        episodes.VISIBLE.where(
+            after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
+        )
         .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
         .limit(request.limit + 1)
     )
@@ -83,7 +86,7 @@ def _episodes(
     ]
 
 
-def _after(
+def after_position(
     after: Position | None,
     kind: int,
     access: ColumnElement[int],
@@ -98,5 +101,4 @@ def _after(
     if kind != after.kind:
         return or_(earlier, here) if kind < after.kind else earlier
     values = (UUID(after.key), after.seq)[: len(key)]
-    # With its types, as SQLite would compare the bytes of a key with text otherwise.
-    return or_(earlier, and_(here, tuple_(*key) < tuple_(*values, types=[column.type for column in key])))
+    return or_(earlier, and_(here, tuple_(*key) < place(*values)))

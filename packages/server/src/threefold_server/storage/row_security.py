@@ -20,6 +20,12 @@ def tenant_policies(table: str) -> list[str]:
     ]
 
 
+def append_only_policies(table: str) -> list[str]:
+    """DDL for a table that an owner's transactions add to, and only system work reads or changes."""
+    enabled, forced, _, system = tenant_policies(table)
+    return [enabled, forced, f"CREATE POLICY own_entries ON {table} FOR INSERT WITH CHECK ({_OWNER})", system]
+
+
 def shared_reads(table: str, condition: str) -> str:
     """DDL that lets everybody read the shared rows of a tenant table."""
     return f"CREATE POLICY shared_reads ON {table} FOR SELECT USING ({condition.format(shared=SHARED_POOL)})"

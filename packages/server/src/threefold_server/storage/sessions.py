@@ -14,7 +14,7 @@ from threefold.contract import Session
 from threefold_server.access import Principal, Reach, ScopeFilter
 from threefold_server.storage.prepared import Prepared
 from threefold_server.storage.tables import owners, sessions
-from threefold_server.storage.types import AnyRow, from_micros
+from threefold_server.storage.types import AnyRow, from_micros, place
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ def insert_for(dialect: str, table: Table) -> Any:
 
 
 def ensure_owner(connection: Connection, principal: Principal, now: int) -> None:
-    """Create the owner's row unless it is there."""
-    _ENSURE_OWNER.run(
-        connection, owner=principal.owner, kind=principal.owner_kind, name=principal.owner_name, created_at=now
-    )
+    """Create the owner's row unless it is there; one whose name was erased gets it again."""
+    values = {"owner": principal.owner, "name": principal.owner_name}
+    _ENSURE_OWNER.run(connection, **values, kind=principal.owner_kind, created_at=now)
+    _NAME_AGAIN.run(connection, which=values["owner"], known_as=values["name"])
 
 
 def lock_owner(connection: Connection, owner: UUID) -> None:
@@ -85,9 +85,7 @@ def list_sessions(
     if scope.reach < Reach.user:
         statement = statement.where(sessions.c.agent == scope.agent)
     if after is not None:
-        place = (sessions.c.updated_at, sessions.c.session)
-        # With its types, as SQLite would compare the bytes of a key with text otherwise.
-        statement = statement.where(tuple_(*place) < tuple_(*after, types=[column.type for column in place]))
+        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < place(*after))
     statement = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit)
     return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
 
@@ -119,6 +117,10 @@ def _lock(dialect: str) -> Any:
 
 
 _ENSURE_OWNER = Prepared(_ensure_owner)
+# Not in the upsert: that locks the row even where it changes nothing, and writers of one owner would queue for it.
+_NAME_AGAIN = Prepared(
+    update(owners).where(owners.c.owner == bindparam("which"), owners.c.name == "").values(name=bindparam("known_as"))
+)
 _LOCK = Prepared(_lock)
 _HELD = Prepared(
     select(func.coalesce(func.sum(sessions.c.turns), 0).label("held")).where(sessions.c.owner == bindparam("owner"))

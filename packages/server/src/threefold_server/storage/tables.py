@@ -327,6 +327,24 @@ receipts = Table(
     Column("at", BigInteger, nullable=False),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    Column("owner", Key, primary_key=True, comment="whose memory; zero: the store's own affairs"),
+    Column("entry", Key, primary_key=True),
+    Column("at", BigInteger, nullable=False),
+    Column("actor", Key, comment="the caller's owner key; null: nobody whom the service has verified"),
+    Column("agent", Key, comment="a hash of the caller's agent"),
+    Column("admin", Boolean, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False, comment="the kind of selector, a level, a route; never an id"),
+    Column("counts", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("seq", BigInteger, comment="the place in the chain; null until a worker has given it one"),
+    Column("hash", LargeBinary, comment="of this entry and the hash before it"),
+    Index("audit_by_seq", "seq", "at"),
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
@@ -373,5 +391,7 @@ TENANT_TABLES = (
     checkpoint_writes,
     erased_turns,
     receipts,
+    audit,
 )
-"""Under row-level security on Postgres: a row is visible only to its owner's transactions."""
+"""Under row-level security on Postgres: a row is visible only to its owner's transactions, one of `audit` not even to
+them."""

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import LargeBinary, Row, Text, Uuid
+from sqlalchemy import ColumnElement, LargeBinary, Row, Text, Uuid, literal, tuple_
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
@@ -47,6 +47,12 @@ class Key(TypeDecorator[UUID]):
 
     def process_result_value(self, value: Any, dialect: Dialect) -> UUID | None:
         return UUID(bytes=value) if isinstance(value, bytes) else value
+
+
+def place(*values: int | UUID) -> ColumnElement[Any]:
+    """A position in an order, to compare columns with. SQLAlchemy's own type for a UUID is text on SQLite, where no
+    text ever equals a key."""
+    return tuple_(*(literal(value, Key) if isinstance(value, UUID) else literal(value) for value in values))
 
 
 class PgVector(UserDefinedType[NDArray[np.float32]]):

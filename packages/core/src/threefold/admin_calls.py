@@ -1,0 +1,71 @@
+"""The operations of an administrator as data, like those of `calls`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal, TypedDict, Unpack
+
+from threefold.calls import Call, checked, given, json_body
+from threefold.contract import ForgetReceipt, MemoryPage
+from threefold.contract.admin import (
+    AdminForgetRequest,
+    AdminListRequest,
+    AuditCheck,
+    AuditPage,
+    OwnerPage,
+    StoreUsage,
+    WideSource,
+)
+
+
+class AdminListOptions(TypedDict, total=False):
+    """Options of `list`, as in `AdminListRequest`."""
+
+    user: str | None
+    self_agent: str | None
+    kinds: Sequence[Literal["fact", "episode"]]
+    cursor: str | None
+    limit: int
+
+
+class AdminForgetOptions(TypedDict, total=False):
+    """Options of `forget`, as in `AdminForgetRequest`: exactly one selector."""
+
+    user: str | None
+    self_agent: str | None
+    source: WideSource | Mapping[str, Any] | None
+    since: datetime | None
+    everything: bool
+    dry_run: bool
+
+
+def owners(*, cursor: str | None = None, limit: int | None = None) -> Call[OwnerPage]:
+    """One page of those who have a memory here."""
+    return Call("GET", "/v1/admin/owners", OwnerPage, given(cursor=cursor, limit=limit), pace="long")
+
+
+def usage() -> Call[StoreUsage]:
+    """What the whole store holds."""
+    return Call("GET", "/v1/admin/usage", StoreUsage, pace="long")
+
+
+def list_memories(**options: Unpack[AdminListOptions]) -> Call[MemoryPage]:
+    """One page of the memories of one owner or of everybody."""
+    return Call("POST", "/v1/admin/list", MemoryPage, body=json_body(checked(AdminListRequest, **options)), pace="long")
+
+
+def forget(**selector: Unpack[AdminForgetOptions]) -> Call[ForgetReceipt]:
+    """Erase one owner, one source, or everything; a second arrival finds nothing left."""
+    body = json_body(checked(AdminForgetRequest, **selector))
+    return Call("POST", "/v1/admin/forget", ForgetReceipt, body=body, pace="long")
+
+
+def audit(*, cursor: str | None = None, limit: int | None = None) -> Call[AuditPage]:
+    """One page of the audit."""
+    return Call("GET", "/v1/admin/audit", AuditPage, given(cursor=cursor, limit=limit), pace="long")
+
+
+def verify_audit(head: str | None = None) -> Call[AuditCheck]:
+    """Whether the chain of the audit is whole."""
+    return Call("GET", "/v1/admin/audit/verify", AuditCheck, given(head=head), pace="long")

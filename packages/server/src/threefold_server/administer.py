@@ -1,0 +1,142 @@
+"""What only an administrator may do: see and erase the memory of everybody, and look at the audit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from uuid import UUID
+
+from threefold.contract import ForgetReceipt, ForgetRequest, ForgetSource, MemoryPage
+from threefold.contract.admin import (
+    AdminForgetRequest,
+    AdminListRequest,
+    AuditCheck,
+    AuditPage,
+    OwnerName,
+    OwnerPage,
+    StoreUsage,
+)
+from threefold.errors import InvalidRequest
+from threefold_server.access import Principal, Reach, ScopeFilter, owner_key
+from threefold_server.forget import Erasure, conclude, held_for_all
+from threefold_server.paging import cut_page, decode_cursor, decode_key
+from threefold_server.service import Service
+from threefold_server.storage import audit, listing, selection, system_audit, system_owners
+from threefold_server.storage.database import Connection
+
+
+async def list_owners(service: Service, principal: Principal, cursor: str | None, limit: int) -> OwnerPage:
+    """Everybody of whom something is kept, and how much; noted, as it tells names."""
+    after = _position(cursor)
+
+    def read(connection: Connection) -> OwnerPage:
+        rows = system_owners.owner_page(connection, after, limit + 1)
+        found, next_cursor = cut_page(rows, limit)
+        _note(service, principal, connection, audit.STORE, "owners", {"owners": len(found)})
+        return OwnerPage(owners=found, next_cursor=next_cursor)
+
+    return await service.database.write("system", read)
+
+
+async def usage(service: Service) -> StoreUsage:
+    """What the whole store holds."""
+    return await service.database.read("system", lambda c: system_owners.usage(c, service.clock()))
+
+
+async def list_memories(service: Service, principal: Principal, request: AdminListRequest) -> MemoryPage:
+    """The memories of one owner or of everybody, the newest first; noted, as it reads what was said."""
+    owner = owner_of(request) if request.given else None
+    after = None
+    if request.cursor is not None:
+        after = listing.Position(*decode_cursor(request.cursor, listing.POSITION_TYPES))
+        decode_key(after.key)
+
+    def read(connection: Connection) -> MemoryPage:
+        rows = system_owners.memories(connection, owner, request, after, service.clock())
+        items, cursor = cut_page(rows, request.limit)
+        _note(service, principal, connection, owner or audit.STORE, "list", {"memories": len(items)})
+        return MemoryPage(items=items, next_cursor=cursor)
+
+    return await service.database.write("system", read)
+
+
+async def forget(service: Service, principal: Principal, request: AdminForgetRequest) -> ForgetReceipt:
+    """Erase one owner, one source, or everything: owner by owner, each in one transaction of its own."""
+    kept = await held_for_all(service, None) if request.user is not None else []
+    job = Erasure(_selector(request), request.dry_run, service.clock(), audit.actor_of(principal), kept)
+    owners = [owner_of(request)] if request.given else await _everybody(service)
+    receipts = [await _erase(service, job, owner, request) for owner in owners]
+    whole = _sum(job, receipts)
+    return whole if request.dry_run else await conclude(service, job.selector, whole)
+
+
+async def audit_page(service: Service, cursor: str | None, limit: int) -> AuditPage:
+    """The audit, the newest entry first."""
+    after = _position(cursor)
+    rows = await service.database.read("system", lambda c: system_audit.page(c, after, limit + 1))
+    entries, next_cursor = cut_page(rows, limit)
+    return AuditPage(entries=entries, next_cursor=next_cursor)
+
+
+async def verify_audit(service: Service, head: str | None) -> AuditCheck:
+    """Whether the chain is whole, and still holds a head of earlier days."""
+    try:
+        known = None if head is None else system_audit.Link.parse(head)
+    except ValueError as error:
+        raise InvalidRequest("head: not one that `verify` has shown", {"field": "head"}) from error
+    return await service.database.read("system", lambda c: system_audit.verify(c, known), snapshot=True)
+
+
+def owner_of(named: OwnerName) -> UUID:
+    """The key of the owner that a request names."""
+    if named.user is not None:
+        return owner_key("user", named.user)
+    assert named.self_agent is not None
+    return owner_key("self", named.self_agent)
+
+
+async def _everybody(service: Service) -> list[UUID]:
+    return await service.database.read("system", system_owners.with_memory)
+
+
+async def _erase(service: Service, job: Erasure, owner: UUID, request: AdminForgetRequest) -> ForgetReceipt:
+    whole_user = ScopeFilter(owner, user=None, agent="", session=None, reach=Reach.user)
+    wanted = ForgetRequest(level="user")
+    if request.source is not None:
+        source = ForgetSource(kind=request.source.kind, name=request.source.name)
+        wanted = ForgetRequest(source=source, since=request.since)
+    selected = selection.select_request(wanted, whole_user)
+    return await service.database.write(owner, lambda c: job.run(c, whole_user, selected))
+
+
+def _sum(job: Erasure, receipts: Sequence[ForgetReceipt]) -> ForgetReceipt:
+    counts: Counter[str] = Counter()
+    left_out: list[str] = []
+    for receipt in receipts:
+        counts.update(receipt.counts)
+        left_out += [name for name in receipt.not_covered if name not in (*left_out, *job.not_covered)]
+    return job.receipt_of(dict(counts), left_out, complete=all(receipt.complete for receipt in receipts))
+
+
+def _selector(request: AdminForgetRequest) -> str:
+    if request.source is not None:
+        return f"source:{request.source.kind}"
+    return "everything" if request.everything else f"owner:{request.given[0]}"
+
+
+def _note(
+    service: Service,
+    principal: Principal,
+    connection: Connection,
+    owner: UUID,
+    action: audit.Action,
+    counts: dict[str, int],
+) -> None:
+    audit.note(connection, owner, audit.actor_of(principal), action, counts=counts, at=service.clock())
+
+
+def _position(cursor: str | None) -> tuple[int, UUID] | None:
+    if cursor is None:
+        return None
+    at, key = decode_cursor(cursor, (int, str))
+    return at, decode_key(key)

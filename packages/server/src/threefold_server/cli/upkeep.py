@@ -1,0 +1,92 @@
+"""`threefold migrate | consolidate | rebuild | reembed | purge`: looking after a store. Works on the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from threefold_server.cli.output import Failed, confirm, progress, say
+from threefold_server.cli.store import MODELS, check_exists, explained, open_database, store_verb, with_service
+from threefold_server.consolidation import rebuild as rebuilding
+from threefold_server.consolidation.worker import Progress, run_until_idle
+from threefold_server.service import Service
+from threefold_server.settings import Settings
+from threefold_server.storage import migrate as migrations
+from threefold_server.storage import purge as purging
+from threefold_server.storage import system
+
+app = typer.Typer()
+
+
+@store_verb(app, "threefold migrate --database-url postgresql://threefold_app@db/threefold")
+def migrate(settings: Settings) -> None:
+    """Bring a database to the current schema. Safe to repeat."""
+    with explained():
+        migrations.upgrade(settings.url)
+    say("The schema is current.")
+
+
+@store_verb(app, "threefold consolidate", "threefold consolidate --retry-parked", flags=MODELS)
+def consolidate(
+    settings: Settings,
+    retry: Annotated[bool, typer.Option("--retry-parked", help="Give parked work another go.")] = False,
+) -> None:
+    """Do the background work that is due. A running service does it by itself."""
+
+    async def work(service: Service, shown: Progress) -> None:
+        if retry:
+            say(f"Parked tasks that are due again: {await rebuilding.retry_parked(service)}.")
+        await run_until_idle(service, shown)
+
+    _run(settings, work)
+
+
+@store_verb(app, "threefold rebuild --data ./memory", flags=MODELS)
+def rebuild(settings: Settings) -> None:
+    """Make digests and index anew from the turns. Facts stay; what was forgotten stays away."""
+    _run(settings, rebuilding.rebuild)
+
+
+@store_verb(app, "threefold reembed --embedder openai:text-embedding-3-small", flags=MODELS)
+def reembed(settings: Settings) -> None:
+    """Replace all vectors by those of another embedder. Until then, memories are found by words."""
+    _run(settings, rebuilding.reembed, claim=False)
+
+
+@store_verb(app, "threefold purge --yes", "threefold purge --data ./memory --compact")
+def purge(
+    settings: Settings,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    compact: Annotated[bool, typer.Option("--compact", help="On SQLite: give free space back, too.")] = False,
+) -> None:
+    """Clear what was forgotten out of the database's files. Backups and archived logs are not reached."""
+    check_exists(settings)
+    if not settings.embedded:
+        say("Postgres rewrites every table (VACUUM FULL). Requests wait meanwhile, and it needs as much free space.")
+        if not yes:
+            confirm("Go on?")
+    with open_database(settings) as database:
+        held = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
+    if held:
+        raise Failed("not purged: an open transaction still holds what was erased; end it and purge again")
+    say("Purged: the files hold nothing that was forgotten.")
+
+
+def _run(settings: Settings, work: Callable[[Service, Progress], Awaitable[None]], *, claim: bool = True) -> None:
+    """Do the work with a bar, and fail if some of it is left."""
+    check_exists(settings)
+
+    async def shown(service: Service) -> None:
+        with progress() as bar:
+            task = bar.add_task("tasks", total=None)
+            await work(service, lambda done, left: bar.update(task, completed=done, total=done + left))
+        counts = await service.database.read("system", partial(system.task_counts, now=service.clock()))
+        if counts:
+            left = ", ".join(f"{count} {kind} {state}" for (kind, state), count in sorted(counts.items()))
+            raise Failed(f"some work is left: {left}; `threefold consolidate --retry-parked` tries again")
+        say("Nothing is left to do.")
+
+    with_service(settings, shown, claim=claim)

@@ -1,0 +1,71 @@
+"""The routes of an administrator. Every one of them refuses whoever is none."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Query
+
+from threefold.contract import ForgetReceipt, MemoryPage
+from threefold.contract.admin import (
+    AdminForgetRequest,
+    AdminListRequest,
+    AuditCheck,
+    AuditPage,
+    OwnerPage,
+    StoreUsage,
+)
+from threefold.contract.common import Cursor, PageLimit
+from threefold_server import administer
+from threefold_server.access import Principal, check_admin
+from threefold_server.http.identity import Caller
+from threefold_server.http.routes import REFUSALS, Open, known_query_only
+
+
+async def administrator(caller: Caller) -> Principal:
+    """The verified caller, if it administers the store."""
+    check_admin(caller)
+    return caller
+
+
+Admin = Annotated[Principal, Depends(administrator)]
+
+router = APIRouter(
+    prefix="/v1/admin", responses=REFUSALS, dependencies=[Depends(known_query_only), Depends(administrator)]
+)
+
+
+@router.get("/owners")
+async def get_owners(admin: Admin, service: Open, cursor: Cursor | None = None, limit: PageLimit = 50) -> OwnerPage:
+    """Everybody of whom something is kept, and how much."""
+    return await administer.list_owners(service, admin, cursor, limit)
+
+
+@router.get("/usage")
+async def get_usage(service: Open) -> StoreUsage:
+    """What the whole store holds."""
+    return await administer.usage(service)
+
+
+@router.post("/list")
+async def post_admin_list(body: AdminListRequest, admin: Admin, service: Open) -> MemoryPage:
+    """The memories of one owner or of everybody, whatever their visibility."""
+    return await administer.list_memories(service, admin, body)
+
+
+@router.post("/forget")
+async def post_admin_forget(body: AdminForgetRequest, admin: Admin, service: Open) -> ForgetReceipt:
+    """Erase one owner, one source, or everything."""
+    return await administer.forget(service, admin, body)
+
+
+@router.get("/audit")
+async def get_audit(service: Open, cursor: Cursor | None = None, limit: PageLimit = 50) -> AuditPage:
+    """Who did what, the newest first."""
+    return await administer.audit_page(service, cursor, limit)
+
+
+@router.get("/audit/verify")
+async def get_audit_verify(service: Open, head: Annotated[str | None, Query(max_length=128)] = None) -> AuditCheck:
+    """Whether the chain of the audit is whole, and still holds a head of earlier days."""
+    return await administer.verify_audit(service, head)

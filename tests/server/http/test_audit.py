@@ -1,0 +1,261 @@
+"""The audit: what is noted, what never is, and a chain that shows every change."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import httpx
+import pytest
+from sqlalchemy import Connection, delete, insert, select, update
+
+from fixtures.keys import make_key
+from threefold import MemoryClient
+from threefold.contract.admin import AuditEntry
+from threefold.errors import Forbidden, InvalidRequest
+from threefold_server.access import owner_key
+from threefold_server.local import LocalService
+from threefold_server.storage import audit as entries
+from threefold_server.storage import system_audit
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import audit
+
+
+def said(content: str) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+@pytest.fixture
+def guarded(database_url: str) -> Iterator[LocalService]:
+    with LocalService(database_url=database_url, embedder="hash", mode="keys", consolidate=False) as running:
+        yield running
+
+
+@pytest.fixture
+def operator(guarded: LocalService, database_url: str) -> Iterator[MemoryClient]:
+    key = make_key(database_url, user_grant="self", user_value=None, agent_value="operator", admin=True)
+    with guarded.client(api_key=key) as client:
+        yield client
+
+
+@pytest.fixture
+def ana(guarded: LocalService, database_url: str) -> Iterator[MemoryClient]:
+    with guarded.client(api_key=make_key(database_url, user_value="ana-quetzal")) as client:
+        client.write("s-quetzal", [said("my passport is quetzal")])
+        yield client
+
+
+def rows(database_url: str) -> list[Any]:
+    with closing(Database(database_url)) as database:
+        return list(database.read_sync("system", lambda c: c.execute(select(audit).order_by(audit.c.at)).all()))
+
+
+def acts(operator: MemoryClient, action: str) -> list[AuditEntry]:
+    return [entry for entry in operator.admin.audit().entries if entry.action == action]
+
+
+def test_a_forget_is_noted_without_a_word(operator: MemoryClient, ana: MemoryClient, database_url: str) -> None:
+    """Field case 214: who, whose, how much, when; never what."""
+    fact = ana.save("the quetzal is blue").id
+    ana.forget(fact_ids=[fact])
+    ana.forget(session_id="s-quetzal", dry_run=True)
+    ana.forget(level="agent")
+    assert [(entry.target, entry.outcome) for entry in acts(operator, "forget")] == [
+        ("level:agent", "done"),
+        ("facts", "done"),
+    ]
+    [level, single] = acts(operator, "forget")
+    assert level.counts["turns"] == single.counts["facts"] == 1
+    assert level.owner == level.actor == owner_key("user", "ana-quetzal").hex
+    assert level.owner_name == "ana-quetzal"
+    assert not level.admin
+    assert "quetzal" not in repr(rows(database_url))
+
+
+def test_an_erasure_leaves_the_pseudonym_only(operator: MemoryClient, ana: MemoryClient) -> None:
+    assert ana
+    operator.admin.forget(user="ana-quetzal")
+    [entry] = acts(operator, "forget")
+    assert (entry.target, entry.outcome, entry.counts["turns"]) == ("owner:user", "done", 1)
+    assert entry.admin
+    assert entry.owner == owner_key("user", "ana-quetzal").hex
+    assert entry.owner_name is None
+    assert "quetzal" not in operator.admin.audit().model_dump_json()
+
+
+def test_what_an_administrator_reads_is_noted(operator: MemoryClient, ana: MemoryClient) -> None:
+    assert ana
+    operator.admin.list(user="ana-quetzal")
+    operator.admin.owners()
+    [read] = acts(operator, "list")
+    assert (read.owner_name, read.counts, read.admin) == ("ana-quetzal", {"memories": 1}, True)
+    [names] = acts(operator, "owners")
+    assert (names.owner, names.counts) == (None, {"owners": 1})
+
+
+def test_refusals_are_noted_once_for_many(database_url: str) -> None:
+    """Noted when the process writes its counts down; at the latest as it ends."""
+    key = make_key(database_url)
+    with (
+        LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
+        service.client(api_key=key) as client,
+        httpx.Client(base_url="http://threefold.local", transport=service.transport()) as nobody,
+    ):
+        for _ in range(3):
+            with pytest.raises(Forbidden):
+                client.recall("kumquat", level="user")
+            assert nobody.get("/v1/whoami").status_code == 401
+            assert nobody.get("/v1/sessions", headers={"Authorization": "Bearer forged"}).status_code == 401
+    noted = {(row.target, row.outcome): row for row in rows(database_url)}
+    assert set(noted) == {
+        ("post_recall", "forbidden"),
+        ("get_whoami", "unauthenticated"),
+        ("get_sessions", "unauthenticated"),
+    }
+    assert {row.counts for row in noted.values()} == {'{"times": 3}'}
+    assert noted["post_recall", "forbidden"].owner == owner_key("user", "ana")
+    assert noted["get_whoami", "unauthenticated"].actor is None
+
+
+def write_chain(database: Database, *actions: entries.Action) -> None:
+    def write(connection: Connection) -> None:
+        for number, action in enumerate(actions):
+            entries.note(connection, owner_key("user", "ana"), entries.OPERATOR, action, at=number)
+        while system_audit.chain(connection, 2) == 2:
+            pass
+
+    database.write_sync("system", write)
+
+
+@pytest.fixture
+def chained(database_url: str) -> Iterator[Database]:
+    with closing(Database(database_url)) as database:
+        write_chain(database, "forget", "list", "export", "rename", "owners")
+        yield database
+
+
+def check(database: Database, head: str | None = None) -> tuple[bool, str | None]:
+    known = None if head is None else system_audit.Link.parse(head)
+    found = database.read_sync("system", lambda c: system_audit.verify(c, known))
+    return found.ok, found.problem
+
+
+def test_a_chain_is_whole_and_in_order(chained: Database) -> None:
+    found = chained.read_sync("system", lambda c: system_audit.verify(c, None))
+    assert (found.ok, found.entries, found.waiting) == (True, 5, 0)
+    order = chained.read_sync(
+        "system", lambda c: c.execute(select(audit.c.action).order_by(audit.c.seq)).scalars().all()
+    )
+    assert order == ["forget", "list", "export", "rename", "owners"]
+    write_chain(chained, "forget")
+    assert check(chained, found.head) == (True, None)
+
+
+TAMPERINGS: dict[str, Callable[[Connection], object]] = {
+    "a changed count": lambda c: c.execute(update(audit).where(audit.c.seq == 3).values(counts='{"turns": 1}')),
+    "another actor": lambda c: c.execute(update(audit).where(audit.c.seq == 3).values(actor=owner_key("user", "bob"))),
+    "another owner": lambda c: c.execute(update(audit).where(audit.c.seq == 1).values(owner=owner_key("user", "bob"))),
+    "an entry taken out": lambda c: c.execute(delete(audit).where(audit.c.seq == 2)),
+    "the newest taken out": lambda c: c.execute(delete(audit).where(audit.c.seq == 5)),
+    "all taken out": lambda c: c.execute(delete(audit)),
+    "two changed places": lambda c: c.execute(update(audit).where(audit.c.seq > 3).values(seq=9 - audit.c.seq)),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_every_change_shows(chained: Database, tampering: str) -> None:
+    chained.write_sync("system", TAMPERINGS[tampering])
+    ok, problem = check(chained)
+    assert not ok
+    assert problem
+
+
+def test_a_chain_written_anew_lacks_the_head_of_earlier_days(chained: Database) -> None:
+    head = chained.read_sync("system", lambda c: system_audit.verify(c, None)).head
+    again = update(audit).where(audit.c.seq == 2).values(action="list", seq=None, at=1)
+    chained.write_sync("system", lambda c: c.execute(again))
+    chained.write_sync("system", lambda c: c.execute(update(audit).values(seq=None, hash=None)))
+    chained.write_sync("system", lambda c: c.exec_driver_sql("DELETE FROM store WHERE name = 'audit_head'"))
+    chained.write_sync("system", lambda c: c.execute(delete(audit).where(audit.c.action == "export")))
+    write_chain(chained, "owners", "owners")
+    assert check(chained) == (True, None)
+    ok, problem = check(chained, head)
+    assert not ok
+    assert problem is not None
+    assert "written anew" in problem
+
+
+def test_old_entries_go_and_the_rest_stays_a_chain(chained: Database) -> None:
+    assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 2)) == 2
+    found = chained.read_sync("system", lambda c: system_audit.verify(c, None))
+    assert (found.ok, found.entries) == (True, 3)
+    chained.write_sync("system", lambda c: c.execute(delete(audit).where(audit.c.seq == 3)))
+    assert not check(chained)[0]
+    assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 2
+    assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 0
+
+
+def test_the_worker_chains_and_keeps_to_the_retention(database_url: str) -> None:
+    with closing(Database(database_url)) as database:
+        database.write_sync("system", lambda c: entries.note(c, entries.STORE, entries.OPERATOR, "key.create", at=1))
+        database.write_sync("system", lambda c: system_audit.chain(c, 10))
+    with (
+        LocalService(database_url=database_url, embedder="hash", allow_admin=True, audit_retention_days=1) as service,
+        service.client(user="ana", timeout=60.0) as client,
+    ):
+        client.write("s1", [said("hello")])
+        client.forget(session_id="s1")
+        while (found := client.admin.verify_audit()).waiting or found.entries != 1:
+            time.sleep(0.05)
+        [entry] = client.admin.audit().entries
+        assert (entry.action, entry.seq, found.ok) == ("forget", 2, True)
+
+
+def test_a_head_that_is_none_is_refused(operator: MemoryClient) -> None:
+    for head in ("", "7", "x:00", "7:xyz"):
+        with pytest.raises(InvalidRequest, match="head"):
+            operator.admin.verify_audit(head)
+
+
+def test_pages_of_the_audit(operator: MemoryClient, ana: MemoryClient) -> None:
+    for _ in range(5):
+        ana.forget(level="agent")
+    found: list[AuditEntry] = []
+    cursor, more = None, True
+    while more:
+        page = operator.admin.audit(limit=2, cursor=cursor)
+        found += page.entries
+        cursor, more = page.next_cursor, page.next_cursor is not None
+    assert len(found) == 5
+    assert [entry.at for entry in found] == sorted((entry.at for entry in found), reverse=True)
+
+
+def test_a_tenant_adds_to_the_audit_and_neither_reads_nor_changes_it(postgres_url: str) -> None:
+    owner = owner_key("user", "ana")
+    with closing(Database(postgres_url)) as database:
+        database.write_sync(owner, lambda c: entries.note(c, owner, entries.NOBODY, "forget", at=1))
+        assert database.read_sync(owner, lambda c: c.execute(select(audit)).all()) == []
+        assert database.write_sync(owner, lambda c: c.execute(update(audit).values(outcome="x")).rowcount) == 0
+        assert database.write_sync(owner, lambda c: c.execute(delete(audit)).rowcount) == 0
+        assert len(rows(postgres_url)) == 1
+
+
+def test_nobody_writes_an_entry_about_somebody_else(postgres_url: str) -> None:
+    with closing(Database(postgres_url)) as database, pytest.raises(Exception, match="row-level security"):
+        database.write_sync(
+            owner_key("user", "ana"),
+            lambda c: c.execute(
+                insert(audit).values(
+                    owner=owner_key("user", "bob"),
+                    entry=owner_key("user", "x"),
+                    at=1,
+                    admin=False,
+                    action="forget",
+                    target="",
+                    counts="{}",
+                    outcome="done",
+                )
+            ),
+        )
