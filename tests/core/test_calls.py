@@ -60,7 +60,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "ready": ((), {}, "GET /readyz"),
 }
 BUILDERS = {"list": "list_memories"}  # where the name differs from the method's, not to hide a built-in
-COMPOSED = {"iter_memories", "wait", "check", "send", "acting_as", "from_env", "close"}
+COMPOSED = {"iter_memories", "wait", "check", "send", "stream", "acting_as", "from_env", "close"}
 TWINS = [(MemoryClient, AsyncMemoryClient), (MemorySession, AsyncMemorySession), (Admin, AsyncAdmin)]
 REQUESTS: list[tuple[type[BaseModel], type, set[str]]] = [
     (WriteRequest, calls.WriteOptions, {"session_id", "turns"}),

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from threefold.client import DEFAULT_URL
+from threefold.endpoint import DEFAULT_URL
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/**/*.md")), *sorted(ROOT.glob("packages/*/README.md"))]

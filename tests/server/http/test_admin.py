@@ -64,6 +64,9 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("GET", "/v1/admin/usage", None),
     ("POST", "/v1/admin/list", {}),
     ("POST", "/v1/admin/forget", {"user": "bob"}),
+    ("POST", "/v1/admin/rename", {"user": "bob", "to": "mallory"}),
+    ("GET", "/v1/admin/export", None),
+    ("POST", "/v1/admin/import", {"user": "bob", "rows": []}),
     ("GET", "/v1/admin/audit", None),
     ("GET", "/v1/admin/audit/verify", None),
 ]

@@ -2,79 +2,127 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from typing import Protocol, Unpack
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Unpack
 
 from threefold import admin_calls as calls
 from threefold.admin_calls import AdminForgetOptions, AdminListOptions
+from threefold.archive import read_archive, total
 from threefold.calls import Call, R
 from threefold.contract import ForgetReceipt, MemoryPage
-from threefold.contract.admin import AuditCheck, AuditPage, OwnerPage, StoreUsage
+from threefold.contract.admin import (
+    ArchiveRow,
+    AuditCheck,
+    AuditPage,
+    ImportReceipt,
+    OwnerPage,
+    RenameReceipt,
+    StoreUsage,
+)
+from threefold.threads import AsyncSender, Sender
 
 
-class Send(Protocol):
-    """`MemoryClient.send`."""
+class Streamer(Sender, Protocol):
+    """A `MemoryClient`."""
 
-    def __call__(self, call: Call[R]) -> R: ...
+    def stream(self, call: Call[R]) -> Iterator[str]:
+        """The body of an answer, line by line as it comes."""
+        ...
 
 
-class AsyncSend(Protocol):
-    """`AsyncMemoryClient.send`."""
+class AsyncStreamer(AsyncSender, Protocol):
+    """An `AsyncMemoryClient`."""
 
-    def __call__(self, call: Call[R]) -> Awaitable[R]: ...
+    def stream(self, call: Call[R]) -> AsyncIterator[str]:
+        """The body of an answer, line by line as it comes."""
+        ...
 
 
 class Admin:
     """The calls of an administrator."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, client: Streamer) -> None:
+        self._client = client
 
     def owners(self, *, cursor: str | None = None, limit: int | None = None) -> OwnerPage:
         """One page of those who have a memory here, and how much."""
-        return self._send(calls.owners(cursor=cursor, limit=limit))
+        return self._client.send(calls.owners(cursor=cursor, limit=limit))
 
     def usage(self) -> StoreUsage:
         """What the whole store holds."""
-        return self._send(calls.usage())
+        return self._client.send(calls.usage())
 
     def list(self, **options: Unpack[AdminListOptions]) -> MemoryPage:
         """One page of the memories of one owner or of everybody, whatever their visibility."""
-        return self._send(calls.list_memories(**options))
+        return self._client.send(calls.list_memories(**options))
 
     def forget(self, **selector: Unpack[AdminForgetOptions]) -> ForgetReceipt:
         """Erase one owner, one source, or everything; the receipt counts it."""
-        return self._send(calls.forget(**selector))
+        return self._client.send(calls.forget(**selector))
+
+    def rename(self, user: str, to: str) -> RenameReceipt:
+        """Give one user's memory to a name that has none yet."""
+        return self._client.send(calls.rename(user, to))
+
+    def export(self, *, user: str | None = None, self_agent: str | None = None) -> Iterator[str]:
+        """Everything that is kept of one owner, as the lines of an archive."""
+        return self._client.stream(calls.export(user=user, self_agent=self_agent))
+
+    def load(self, lines: Iterable[str]) -> ImportReceipt:
+        """An archive into this store. To load one again adds nothing; one that is torn is refused as a whole."""
+        whose, batches = read_archive(lines)
+        return total(self.load_rows(rows, **whose) for rows in batches)
+
+    def load_rows(
+        self, rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+    ) -> ImportReceipt:
+        """Some rows of an archive, in its order."""
+        return self._client.send(calls.load(rows, user=user, self_agent=self_agent))
 
     def audit(self, *, cursor: str | None = None, limit: int | None = None) -> AuditPage:
         """One page of the audit, the newest entry first."""
-        return self._send(calls.audit(cursor=cursor, limit=limit))
+        return self._client.send(calls.audit(cursor=cursor, limit=limit))
 
     def verify_audit(self, head: str | None = None) -> AuditCheck:
         """Whether the chain of the audit is whole, and still holds a `head` that was noted earlier."""
-        return self._send(calls.verify_audit(head))
+        return self._client.send(calls.verify_audit(head))
 
 
 class AsyncAdmin:
     """`Admin`, awaited."""
 
-    def __init__(self, send: AsyncSend) -> None:
-        self._send = send
+    def __init__(self, client: AsyncStreamer) -> None:
+        self._client = client
 
     async def owners(self, *, cursor: str | None = None, limit: int | None = None) -> OwnerPage:
-        return await self._send(calls.owners(cursor=cursor, limit=limit))
+        return await self._client.send(calls.owners(cursor=cursor, limit=limit))
 
     async def usage(self) -> StoreUsage:
-        return await self._send(calls.usage())
+        return await self._client.send(calls.usage())
 
     async def list(self, **options: Unpack[AdminListOptions]) -> MemoryPage:
-        return await self._send(calls.list_memories(**options))
+        return await self._client.send(calls.list_memories(**options))
 
     async def forget(self, **selector: Unpack[AdminForgetOptions]) -> ForgetReceipt:
-        return await self._send(calls.forget(**selector))
+        return await self._client.send(calls.forget(**selector))
+
+    async def rename(self, user: str, to: str) -> RenameReceipt:
+        return await self._client.send(calls.rename(user, to))
+
+    def export(self, *, user: str | None = None, self_agent: str | None = None) -> AsyncIterator[str]:
+        return self._client.stream(calls.export(user=user, self_agent=self_agent))
+
+    async def load(self, lines: Iterable[str]) -> ImportReceipt:
+        whose, batches = read_archive(lines)
+        return total([await self.load_rows(rows, **whose) for rows in batches])
+
+    async def load_rows(
+        self, rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+    ) -> ImportReceipt:
+        return await self._client.send(calls.load(rows, user=user, self_agent=self_agent))
 
     async def audit(self, *, cursor: str | None = None, limit: int | None = None) -> AuditPage:
-        return await self._send(calls.audit(cursor=cursor, limit=limit))
+        return await self._client.send(calls.audit(cursor=cursor, limit=limit))
 
     async def verify_audit(self, head: str | None = None) -> AuditCheck:
-        return await self._send(calls.verify_audit(head))
+        return await self._client.send(calls.verify_audit(head))

@@ -11,9 +11,16 @@ from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import (
     AdminForgetRequest,
     AdminListRequest,
+    ArchiveHead,
+    ArchiveRow,
     AuditCheck,
     AuditPage,
+    ImportReceipt,
+    ImportRequest,
+    OneOwner,
     OwnerPage,
+    RenameReceipt,
+    RenameRequest,
     StoreUsage,
     WideSource,
 )
@@ -59,6 +66,26 @@ def forget(**selector: Unpack[AdminForgetOptions]) -> Call[ForgetReceipt]:
     """Erase one owner, one source, or everything; a second arrival finds nothing left."""
     body = json_body(checked(AdminForgetRequest, **selector))
     return Call("POST", "/v1/admin/forget", ForgetReceipt, body=body, pace="long")
+
+
+def rename(user: str, to: str) -> Call[RenameReceipt]:
+    """Give one user's memory to a name that has none; a second arrival would find nothing to rename."""
+    body = json_body(checked(RenameRequest, user=user, to=to))
+    return Call("POST", "/v1/admin/rename", RenameReceipt, body=body, pace="long", repeatable=False)
+
+
+def export(*, user: str | None = None, self_agent: str | None = None) -> Call[ArchiveHead]:
+    """An archive, whose first line says whose it is."""
+    whose = checked(OneOwner, user=user, self_agent=self_agent)
+    return Call("GET", "/v1/admin/export", ArchiveHead, given(**whose.model_dump()), pace="long")
+
+
+def load(
+    rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+) -> Call[ImportReceipt]:
+    """Rows of an archive; a second arrival adds nothing."""
+    body = json_body(checked(ImportRequest, user=user, self_agent=self_agent, rows=rows))
+    return Call("POST", "/v1/admin/import", ImportReceipt, body=body, pace="long")
 
 
 def audit(*, cursor: str | None = None, limit: int | None = None) -> Call[AuditPage]:

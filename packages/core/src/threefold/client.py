@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import copy
-import hashlib
-import json
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import aclosing, closing
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack
-from urllib.parse import quote
 
 import httpx
 
@@ -49,11 +45,11 @@ from threefold.contract import (
     WhoAmI,
     WriteResponse,
 )
+from threefold.endpoint import DEFAULT_URL, Endpoint
 from threefold.errors import ThreefoldError
 from threefold.exchange import Exchange, Outcome, Reply, is_settled, with_next_step
 from threefold.threads import AsyncThreads, Threads
 
-DEFAULT_URL = "http://127.0.0.1:8181"
 DEFAULT_DEADLINES = Deadlines()
 FIRST_POLL, LAST_POLL = 0.05, 1.0  # seconds between the looks of `wait`, doubled each time
 
@@ -78,87 +74,7 @@ def target_from_env(url: str | None = None) -> Target:
     )
 
 
-class _Client:
-    """Target, identity and deadlines: all that the twins share."""
-
-    def __init__(
-        self,
-        url: str,
-        user: str | None,
-        agent: str | None,
-        api_key: str | None,
-        timeout: float | Deadlines,
-        clock: Callable[[], float],
-    ) -> None:
-        self.url = _checked_url(url)
-        self.user = user if user is None else calls.checked_id("user", user)
-        self.agent = agent if agent is None else calls.checked_id("agent", agent)
-        self.deadlines = timeout if isinstance(timeout, Deadlines) else Deadlines(timeout, timeout, timeout)
-        self._api_key = _checked_key(api_key)
-        self._clock = clock
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.url!r}, user={self.user!r}, agent={self.agent!r})"
-
-    @property
-    def origin(self) -> str:
-        """Names service and credential without telling them: what one key left unsent, no other may send."""
-        return hashlib.sha256(json.dumps([self.url, self._api_key]).encode()).hexdigest()[:16]
-
-    def acting_as(self, *, user: str | None, agent: str | None) -> Self:
-        """A client for exactly this user and agent, on the same connections."""
-        clone = copy.copy(self)
-        clone.user = user if user is None else calls.checked_id("user", user)
-        clone.agent = agent if agent is None else calls.checked_id("agent", agent)
-        return clone
-
-    def _exchange(self, call: Call[R]) -> Exchange[R]:
-        return Exchange(call, self.url, call.seconds(self.deadlines), self._clock)
-
-    def _request(self, client: httpx.Client | httpx.AsyncClient, call: Call[R], left: float) -> httpx.Request:
-        return client.build_request(
-            call.method,
-            self.url + call.path,
-            params=call.params or None,
-            content=call.body,
-            headers=self._headers(call),
-            timeout=left,
-        )
-
-    def _headers(self, call: Call[R]) -> dict[str, str]:
-        headers = {"Accept": "application/json"}
-        if call.body is not None:
-            headers["Content-Type"] = "application/json"
-        if self._api_key is not None:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        if self.user is not None:
-            headers["X-Threefold-User"] = quote(self.user, safe="")
-        if self.agent is not None:
-            headers["X-Threefold-Agent"] = quote(self.agent, safe="")
-        return headers
-
-
-def _checked_url(text: str) -> str:
-    """An http(s) URL without credentials or query: it appears in messages."""
-    try:
-        url = httpx.URL(text.rstrip("/"))
-    except httpx.InvalidURL:
-        url = httpx.URL()
-    if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"url must be an http:// or https:// URL with a host; for example {DEFAULT_URL}")
-    if url.userinfo or url.query or url.fragment:
-        raise ValueError("url must not carry credentials, a query or a fragment; pass api_key instead")
-    return str(url)
-
-
-def _checked_key(key: str | None) -> str | None:
-    """A key that fits in a header; what is wrong is said without quoting it."""
-    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
-        raise ValueError("api_key must be printable ASCII without surrounding blanks (a trailing newline?)")
-    return key
-
-
-class MemoryClient(_Client):
+class MemoryClient(Endpoint):
     """The service, call by call. Safe to share between threads and across a fork; connects on first use."""
 
     def __init__(
@@ -218,6 +134,18 @@ class MemoryClient(_Client):
                 return Reply.read(response, b"".join(exchange.in_time(response.iter_bytes())))
         except httpx.RequestError as error:
             return error
+
+    def stream(self, call: Call[R]) -> Iterator[str]:
+        """The body of an answer, line by line as it comes; the deadline is for each read."""
+        exchange = self._exchange(call)
+        client = self._connections.open()
+        try:
+            with closing(client.send(self._request(client, call, exchange.left()), stream=True)) as response:
+                if not response.is_success:
+                    exchange.result(Reply.read(response, response.read()))
+                yield from response.iter_lines()
+        except httpx.RequestError as error:
+            exchange.result(error)
 
     def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         """Append turns to a session. Those without an id get one, so that a retry stores nothing twice."""
@@ -319,7 +247,7 @@ class MemoryClient(_Client):
     @property
     def admin(self) -> Admin:
         """What only an administrator may do."""
-        return Admin(self.send)
+        return Admin(self)
 
     def health(self) -> Health:
         """Whether the process is alive."""
@@ -337,7 +265,7 @@ class MemoryClient(_Client):
             raise with_next_step(error) from None
 
 
-class AsyncMemoryClient(_Client):
+class AsyncMemoryClient(Endpoint):
     """`MemoryClient`, awaited. One client may serve several event loops: each has its own connections."""
 
     def __init__(
@@ -399,6 +327,20 @@ class AsyncMemoryClient(_Client):
             return error
         except TimeoutError:
             return httpx.ReadTimeout("the deadline has passed")
+
+    async def stream(self, call: Call[R]) -> AsyncIterator[str]:
+        exchange = self._exchange(call)
+        client = await self._connections.open()
+        try:
+            async with aclosing(
+                await client.send(self._request(client, call, exchange.left()), stream=True)
+            ) as response:
+                if not response.is_success:
+                    exchange.result(Reply.read(response, await response.aread()))
+                async for line in response.aiter_lines():
+                    yield line
+        except httpx.RequestError as error:
+            exchange.result(error)
 
     async def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         return await self.send(calls.write(session_id, turns, **options))
@@ -482,7 +424,7 @@ class AsyncMemoryClient(_Client):
 
     @property
     def admin(self) -> AsyncAdmin:
-        return AsyncAdmin(self.send)
+        return AsyncAdmin(self)
 
     async def health(self) -> Health:
         return await self.send(calls.health())

@@ -99,8 +99,8 @@ class Holder:
 
     @property
     def pool(self) -> UUID:
-        """The key of all that this holder holds: no two holders share one."""
-        return derive_key("pool", self.owner.bytes, self.agent.encode(), b"all" if self.for_all else b"own")
+        """The key of all that this holder holds."""
+        return holder_pool(self.owner, self.agent, for_all=self.for_all)
 
 
 SHARED_POOL = UUID(int=0)
@@ -119,6 +119,11 @@ def derive_key(kind: str, *parts: bytes) -> UUID:
 def owner_key(kind: OwnerKind, name: str) -> UUID:
     """The key of an owner. A self owner never equals a user of the same name."""
     return derive_key(f"owner:{kind}", name.encode())
+
+
+def holder_pool(owner: UUID, agent: str, *, for_all: bool) -> UUID:
+    """The key of all items of one holder: no two holders share one."""
+    return derive_key("pool", owner.bytes, agent.encode(), b"all" if for_all else b"own")
 
 
 def item_key(pool: UUID, path: bytes, key: str) -> UUID:

@@ -14,6 +14,8 @@ from threefold.contract.admin import (
     AuditPage,
     OwnerName,
     OwnerPage,
+    RenameReceipt,
+    RenameRequest,
     StoreUsage,
 )
 from threefold.errors import InvalidRequest
@@ -21,7 +23,7 @@ from threefold_server.access import Principal, Reach, ScopeFilter, owner_key
 from threefold_server.forget import Erasure, conclude, held_for_all
 from threefold_server.paging import cut_page, decode_cursor, decode_key
 from threefold_server.service import Service
-from threefold_server.storage import audit, listing, selection, system_audit, system_owners
+from threefold_server.storage import audit, erasures, listing, selection, system_audit, system_owners, system_rename
 from threefold_server.storage.database import Connection
 
 
@@ -52,7 +54,7 @@ async def list_memories(service: Service, principal: Principal, request: AdminLi
         decode_key(after.key)
 
     def read(connection: Connection) -> MemoryPage:
-        rows = system_owners.memories(connection, owner, request, after, service.clock())
+        rows = system_owners.memories(connection, owner, request, after, service.clock(), service.redact)
         items, cursor = cut_page(rows, request.limit)
         _note(service, principal, connection, owner or audit.STORE, "list", {"memories": len(items)})
         return MemoryPage(items=items, next_cursor=cursor)
@@ -68,6 +70,22 @@ async def forget(service: Service, principal: Principal, request: AdminForgetReq
     receipts = [await _erase(service, job, owner, request) for owner in owners]
     whole = _sum(job, receipts)
     return whole if request.dry_run else await conclude(service, job.selector, whole)
+
+
+async def rename(service: Service, principal: Principal, request: RenameRequest) -> RenameReceipt:
+    """Give one user's memory to a name that has none yet."""
+    now = service.clock()
+
+    def move(connection: Connection) -> RenameReceipt:
+        counts = system_rename.rename_user(connection, request.user, request.to)
+        for name in (request.user, request.to):
+            audit.note(connection, owner_key("user", name), audit.actor_of(principal), "rename", counts=counts, at=now)
+        erasures.purge_needed(connection, now)
+        return RenameReceipt(counts=counts)
+
+    receipt = await service.database.write("system", move)
+    service.wake()
+    return receipt
 
 
 async def audit_page(service: Service, cursor: str | None, limit: int) -> AuditPage:

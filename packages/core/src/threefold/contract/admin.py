@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from threefold.contract.common import Cursor, Id, PageLimit, Request, Response, Timestamp
+from threefold.contract.common import MAX_PAGE, Cursor, Id, PageLimit, Request, Response, Timestamp
 
 
 class OwnerName(Request):
@@ -103,9 +103,10 @@ class AdminForgetRequest(OwnerName):
         return self
 
 
-class RenameRequest(OneOwner):
-    """`POST /v1/admin/rename`: give the memory of one owner to a user who has none yet."""
+class RenameRequest(Request):
+    """`POST /v1/admin/rename`: give the memory of one user to a name that has none yet."""
 
+    user: Id
     to: Id
 
 
@@ -113,7 +114,40 @@ class RenameReceipt(Response):
     """What has a new owner now."""
 
     counts: dict[str, int] = Field(description="Rows moved, by table.")
-    at: Timestamp
+
+
+class ArchiveRow(Request):
+    """One row of an archive: the columns of its table, without the owner."""
+
+    table: str
+    row: dict[str, Any]
+
+
+class ArchiveHead(OneOwner):
+    """The first line of an archive: whose memory it is, and its form."""
+
+    threefold_archive: Literal[1] = 1
+    exported_at: Timestamp
+
+
+class ArchiveEnd(Request):
+    """The last line of an archive. Without it, or with another hash, lines are missing or were changed."""
+
+    rows: int
+    sha256: str = Field(description="Of all lines before this one.")
+
+
+class ImportRequest(OneOwner):
+    """`POST /v1/admin/import`: rows of an archive, in its order. Repeating a request adds nothing."""
+
+    rows: Annotated[list[ArchiveRow], Field(max_length=MAX_PAGE)]
+
+
+class ImportReceipt(Response):
+    """What became of the rows of one request."""
+
+    added: int
+    present: int = Field(description="Rows that were there already.")
 
 
 class AuditEntry(Response):

@@ -28,6 +28,7 @@ def client_app() -> typer.Typer:
     app.add_typer(facts.app, name="facts")
     app.add_typer(sessions.app, name="sessions")
     app.add_typer(admin.app, name="admin")
+    app.add_typer(admin.imports)
     app.add_typer(audit.app, name="audit")
     return app
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from threefold import MemoryClient
 from threefold.contract import ForgetReceipt, MemoryPage
-from threefold.contract.admin import OwnerPage, StoreUsage
+from threefold.contract.admin import ImportReceipt, OwnerPage, RenameReceipt, StoreUsage
 from threefold_server.cli import views
 from threefold_server.cli.client import Cursor, Limit, moment, verb
 from threefold_server.cli.commands import given
 from threefold_server.cli.output import confirm, err
+from threefold_server.cli.views import Exported
 
 app = typer.Typer(no_args_is_help=True, help="Administer a store. Needs a key made with --admin.")
 
@@ -44,6 +46,30 @@ def list_memories(
 ) -> MemoryPage:
     """List the memories of everybody, whatever their visibility. The audit notes it."""
     return memory.admin.list(limit=limit, **given(user=of, self_agent=of_agent, kinds=kind, cursor=cursor))
+
+
+@verb(app, "threefold admin rename local ana", show=views.renamed)
+def rename(
+    memory: MemoryClient,
+    old: Annotated[str, typer.Argument(metavar="USER", help="Who has the memory.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="Who is to have it, and has none yet.")],
+) -> RenameReceipt:
+    """Give a user's memory another name, such as that of a real user to `local`'s."""
+    return memory.admin.rename(old, to)
+
+
+@verb(app, "threefold admin export --of ana --output ana.jsonl", show=views.exported)
+def export(
+    memory: MemoryClient,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to write.")],
+    of: OfUser = None,
+    of_agent: OfAgent = None,
+) -> Exported:
+    """Write everything that is kept of one owner into a file of JSON lines. `threefold import` reads it."""
+    lines = memory.admin.export(user=of, self_agent=of_agent)
+    with output.open("x", encoding="utf-8") as file:
+        count = sum(1 for line in lines if file.write(f"{line}\n"))
+    return Exported(file=str(output), rows=count - 2)
 
 
 @verb(
@@ -78,3 +104,16 @@ def forget(
         err.print(views.receipt(rehearsal))
         confirm("Erase this for good?")
     return memory.admin.forget(**selector)
+
+
+imports = typer.Typer()
+
+
+@verb(imports, "threefold import ana.jsonl", show=views.imported, name="import")
+def import_archive(
+    memory: MemoryClient,
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)],
+) -> ImportReceipt:
+    """Load an archive that `threefold admin export` wrote. To load it again adds nothing."""
+    with file.open(encoding="utf-8", newline="\n") as lines:
+        return memory.admin.load(lines)

@@ -24,7 +24,15 @@ from threefold.contract import (
     WhoAmI,
     WriteResponse,
 )
-from threefold.contract.admin import AuditCheck, AuditEntry, AuditPage, OwnerPage, StoreUsage
+from threefold.contract.admin import (
+    AuditCheck,
+    AuditEntry,
+    AuditPage,
+    ImportReceipt,
+    OwnerPage,
+    RenameReceipt,
+    StoreUsage,
+)
 from threefold_server.cli.output import plain, table
 
 
@@ -35,6 +43,13 @@ class Status(BaseModel):
     health: Health
     identity: WhoAmI
     session: SessionStatus | None = None
+
+
+class Exported(BaseModel):
+    """An archive that was written."""
+
+    file: str
+    rows: int
 
 
 def when(moment: datetime | None) -> str:
@@ -200,6 +215,22 @@ def owners(answer: OwnerPage) -> RenderableType:
     rows = [(owner.kind, owner.sessions, owner.turns, owner.tokens, owner.facts, owner.name) for owner in answer.owners]
     shown = table("kind", "sessions", "turns", "tokens", "facts", "name", rows=rows)
     return _page(shown, len(rows), answer.next_cursor)
+
+
+def renamed(answer: RenameReceipt) -> RenderableType:
+    """What has a new owner now."""
+    rows = [(name, count) for name, count in answer.counts.items() if count]
+    return table("what", "renamed", rows=rows)
+
+
+def exported(answer: Exported) -> RenderableType:
+    """Where an archive is."""
+    return plain(f"{answer.rows} rows in {answer.file}")
+
+
+def imported(answer: ImportReceipt) -> RenderableType:
+    """What became of an archive."""
+    return plain(f"{answer.added} rows added, {answer.present} there already")
 
 
 def usage(answer: StoreUsage) -> RenderableType:

@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query
+from fastapi.responses import StreamingResponse
+from starlette.background import BackgroundTask
 
+from threefold.calls import checked
 from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import (
     AdminForgetRequest,
     AdminListRequest,
     AuditCheck,
     AuditPage,
+    ImportReceipt,
+    ImportRequest,
+    OneOwner,
     OwnerPage,
+    RenameReceipt,
+    RenameRequest,
     StoreUsage,
 )
-from threefold.contract.common import Cursor, PageLimit
-from threefold_server import administer
+from threefold.contract.common import Cursor, Id, PageLimit
+from threefold_server import administer, archive
 from threefold_server.access import Principal, check_admin
 from threefold_server.http.identity import Caller
 from threefold_server.http.routes import REFUSALS, Open, known_query_only
+
+CHUNK = 65_536
+JSONL = "application/jsonl"
+JSON_LINES: dict[str, Any] = {"content": {JSONL: {"schema": {"type": "string"}}}, "description": "An archive."}
 
 
 async def administrator(caller: Caller) -> Principal:
@@ -57,6 +70,28 @@ async def post_admin_list(body: AdminListRequest, admin: Admin, service: Open) -
 async def post_admin_forget(body: AdminForgetRequest, admin: Admin, service: Open) -> ForgetReceipt:
     """Erase one owner, one source, or everything."""
     return await administer.forget(service, admin, body)
+
+
+@router.post("/rename")
+async def post_rename(body: RenameRequest, admin: Admin, service: Open) -> RenameReceipt:
+    """Give one user's memory to a name that has none yet."""
+    return await administer.rename(service, admin, body)
+
+
+@router.get("/export", response_class=StreamingResponse, responses={200: JSON_LINES})
+async def get_export(
+    admin: Admin, service: Open, user: Id | None = None, self_agent: Id | None = None
+) -> StreamingResponse:
+    """Everything that is kept of one owner, as JSON lines."""
+    file = await archive.export(service, admin, checked(OneOwner, user=user, self_agent=self_agent))
+    chunks = iter(partial(file.read, CHUNK), b"")
+    return StreamingResponse(chunks, media_type=JSONL, background=BackgroundTask(file.close))
+
+
+@router.post("/import")
+async def post_import(body: ImportRequest, admin: Admin, service: Open) -> ImportReceipt:
+    """Rows of an archive into this store, all or none."""
+    return await archive.load(service, admin, body)
 
 
 @router.get("/audit")

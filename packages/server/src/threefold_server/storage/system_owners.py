@@ -12,6 +12,7 @@ from sqlalchemy import ColumnElement, Connection, exists, func, literal, or_, se
 
 from threefold.contract import Memory
 from threefold.contract.admin import AdminListRequest, Owner, StoreUsage
+from threefold_server.redaction import Redact
 from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.listing import EPISODE, FACT, Position, after_position
@@ -51,7 +52,12 @@ def usage(connection: Connection, now: int) -> StoreUsage:
 
 
 def memories(
-    connection: Connection, owner: UUID | None, request: AdminListRequest, after: Position | None, now: int
+    connection: Connection,
+    owner: UUID | None,
+    request: AdminListRequest,
+    after: Position | None,
+    now: int,
+    redact: Redact,
 ) -> list[tuple[Position, Memory]]:
     """Up to `limit + 1` memories of one owner or of all, the newest first, whatever their visibility."""
     limit = request.limit + 1
@@ -59,7 +65,7 @@ def memories(
     if "fact" in request.kinds:
         rows.append(_facts(connection, true() if owner is None else facts.c.owner == owner, after, now, limit))
     if "episode" in request.kinds:
-        rows.append(_episodes(connection, true() if owner is None else turns.c.owner == owner, after, limit))
+        rows.append(_episodes(connection, true() if owner is None else turns.c.owner == owner, after, limit, redact))
     return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[:limit]
 
 
@@ -98,13 +104,13 @@ def _facts(
 
 
 def _episodes(
-    connection: Connection, whose: ColumnElement[bool], after: Position | None, limit: int
+    connection: Connection, whose: ColumnElement[bool], after: Position | None, limit: int, redact: Redact
 ) -> list[tuple[Position, Memory]]:
     further = after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
     newest = (turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
     rows = connection.execute(episodes.EVERY.where(whose, further).order_by(*newest).limit(limit)).all()
     positions = [Position(0, row.event_at, EPISODE, row.session.hex, row.seq) for row in rows]
-    found = [episodes.to_memory(row, None) for row in rows]
+    found = [episodes.to_memory(row, None, redact) for row in rows]
     return list(zip(positions, _named(connection, rows, found), strict=True))
 
 

@@ -1,0 +1,100 @@
+"""Where to call, and as whom: what both clients share."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Self
+from urllib.parse import quote
+
+import httpx
+
+from threefold import calls
+from threefold.calls import Call, Deadlines, R
+from threefold.exchange import Exchange
+
+DEFAULT_URL = "http://127.0.0.1:8181"
+
+
+class Endpoint:
+    """Target, identity and deadlines: all that the twins share."""
+
+    def __init__(
+        self,
+        url: str,
+        user: str | None,
+        agent: str | None,
+        api_key: str | None,
+        timeout: float | Deadlines,
+        clock: Callable[[], float],
+    ) -> None:
+        self.url = _checked_url(url)
+        self.user = user if user is None else calls.checked_id("user", user)
+        self.agent = agent if agent is None else calls.checked_id("agent", agent)
+        self.deadlines = timeout if isinstance(timeout, Deadlines) else Deadlines(timeout, timeout, timeout)
+        self._api_key = _checked_key(api_key)
+        self._clock = clock
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r}, user={self.user!r}, agent={self.agent!r})"
+
+    @property
+    def origin(self) -> str:
+        """Names service and credential without telling them: what one key left unsent, no other may send."""
+        return hashlib.sha256(json.dumps([self.url, self._api_key]).encode()).hexdigest()[:16]
+
+    def acting_as(self, *, user: str | None, agent: str | None) -> Self:
+        """A client for exactly this user and agent, on the same connections."""
+        clone = copy.copy(self)
+        clone.user = user if user is None else calls.checked_id("user", user)
+        clone.agent = agent if agent is None else calls.checked_id("agent", agent)
+        return clone
+
+    def _exchange(self, call: Call[R]) -> Exchange[R]:
+        """A call about to be made."""
+        return Exchange(call, self.url, call.seconds(self.deadlines), self._clock)
+
+    def _request(self, client: httpx.Client | httpx.AsyncClient, call: Call[R], left: float) -> httpx.Request:
+        """A call as HTTP."""
+        return client.build_request(
+            call.method,
+            self.url + call.path,
+            params=call.params or None,
+            content=call.body,
+            headers=self._headers(call),
+            timeout=left,
+        )
+
+    def _headers(self, call: Call[R]) -> dict[str, str]:
+        headers = {"Accept": "application/json"}
+        if call.body is not None:
+            headers["Content-Type"] = "application/json"
+        if self._api_key is not None:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        if self.user is not None:
+            headers["X-Threefold-User"] = quote(self.user, safe="")
+        if self.agent is not None:
+            headers["X-Threefold-Agent"] = quote(self.agent, safe="")
+        return headers
+
+
+def _checked_url(text: str) -> str:
+    """An http(s) URL without credentials or query: it appears in messages."""
+    try:
+        url = httpx.URL(text.rstrip("/"))
+    except httpx.InvalidURL:
+        url = httpx.URL()
+    if url.scheme not in ("http", "https") or not url.host:
+        raise ValueError(f"url must be an http:// or https:// URL with a host; for example {DEFAULT_URL}")
+    if url.userinfo or url.query or url.fragment:
+        raise ValueError("url must not carry credentials, a query or a fragment; pass api_key instead")
+    return str(url)
+
+
+def _checked_key(key: str | None) -> str | None:
+    """A key that fits in a header; what is wrong is said without quoting it."""
+    if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
+        raise ValueError("api_key must be printable ASCII without surrounding blanks (a trailing newline?)")
+    return key

@@ -1,0 +1,204 @@
+"""All that is kept of one owner, as rows of plain JSON, and such rows back into a store.
+
+A row has the columns of its table, without the owner: keys in hex, bytes in base64, times in microseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, get_args
+from uuid import UUID
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Float,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    and_,
+    case,
+    select,
+    tuple_,
+    update,
+)
+from sqlalchemy.exc import IntegrityError
+
+from threefold.contract.admin import ArchiveRow, ImportReceipt
+from threefold.contract.common import Origin, Role, TurnKind, Visibility, check_exact
+from threefold.errors import Conflict, InvalidRequest
+from threefold_server.access import Principal, Reach, session_key
+from threefold_server.fields import item_passages
+from threefold_server.indexing import fact_passages
+from threefold_server.redaction import Redact
+from threefold_server.storage import facts as fact_store
+from threefold_server.storage import index, sessions, tasks
+from threefold_server.storage.tables import (
+    checkpoint_blobs,
+    checkpoint_writes,
+    checkpoints,
+    digests,
+    fact_sources,
+    facts,
+    items,
+    threads,
+    turns,
+)
+from threefold_server.storage.tables import sessions as session_rows
+from threefold_server.storage.types import AnyRow, Key
+
+Values = dict[str, Any]
+
+ARCHIVED = (
+    *(session_rows, turns, digests, facts, fact_sources),
+    *(items, threads, checkpoints, checkpoint_blobs, checkpoint_writes),
+)
+"""What an archive holds, so ordered that no row rests on a later one. The rest is derived, or tells what is gone."""
+
+AT_ONCE = 500
+_COUNTED = ("last_seq", "turns", "tokens")
+"""Columns of a session that grow with its turns, in an import too."""
+_ALLOWED: dict[str, Collection[Any]] = {
+    "role": get_args(Role),
+    "kind": get_args(TurnKind),
+    "origin": get_args(Origin),
+    "visibility": [int(Reach[name]) for name in get_args(Visibility)],
+}
+_BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))
+
+
+def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
+    """Every row of an owner, table by table."""
+    for table in ARCHIVED:
+        columns = [column for column in table.columns if column.name != "owner"]
+        rows = select(*columns).where(table.c.owner == owner).order_by(*table.primary_key.columns)
+        for row in connection.execute(rows, execution_options={"yield_per": AT_ONCE}).mappings():
+            yield ArchiveRow(table=table.name, row={str(name): _encode(value) for name, value in row.items()})
+
+
+def load(
+    connection: Connection, principal: Principal, rows: Sequence[ArchiveRow], now: int, redact: Redact
+) -> ImportReceipt:
+    """Add the rows that are not there yet; one that contradicts what is there refuses them all."""
+    sessions.ensure_owner(connection, principal, now)
+    decoded: dict[Table, list[Values]] = {table: [] for table in ARCHIVED}
+    for number, row in enumerate(rows):
+        table = next((table for table in ARCHIVED if table.name == row.table), None)
+        if table is None:
+            raise InvalidRequest(f"rows.{number}.table: {row.table!r} is unknown; a newer version may have written it")
+        decoded[table].append({"owner": principal.owner, **_decode(table, row.row, f"rows.{number}.row")})
+    for values in decoded[session_rows]:
+        if values["session"] != session_key(principal.owner, values["agent"], values["session_id"]):
+            raise InvalidRequest("rows: a session is not this owner's; the archive is of somebody else")
+    try:
+        added = {table: _insert(connection, table, values) for table, values in decoded.items()}
+    except IntegrityError as error:
+        raise Conflict("a row clashes with one that is there, or rests on one that is not") from error
+    _follow_up(connection, added, now, redact)
+    return ImportReceipt(added=sum(map(len, added.values())), present=len(rows) - sum(map(len, added.values())))
+
+
+def _insert(connection: Connection, table: Table, rows: Sequence[Values]) -> list[Values]:
+    """Insert the rows whose keys are not there yet; returns them."""
+    if not rows:
+        return []
+    if table is turns:  # their sessions first, as every writer does
+        which = session_rows.c.session.in_({row["session"] for row in rows})
+        locked = select(session_rows.c.session).where(session_rows.c.owner == rows[0]["owner"], which)
+        connection.execute(locked.order_by(session_rows.c.session).with_for_update()).all()
+    key = list(table.primary_key.columns)
+    wanted = {tuple(row[column.name] for column in key): row for row in rows}
+    known = {tuple(row) for row in connection.execute(select(*key).where(tuple_(*key).in_(list(wanted))))}
+    if table is turns:
+        _check_same(connection, {found: row for found, row in wanted.items() if found in known})
+    fresh = [row for found, row in wanted.items() if found not in known]
+    if fresh:
+        empty = dict.fromkeys(_COUNTED, 0) if table is session_rows else {}
+        connection.execute(table.insert(), [row | empty for row in fresh])
+    return fresh
+
+
+def _check_same(connection: Connection, rows: Mapping[tuple[Any, ...], Values]) -> None:
+    """Refuse turns that are there with another content: the session went another way here."""
+    said = [turns.c[name] for name in ("turn_id", "role", "content", "payload")]
+    place = (turns.c.owner, turns.c.session, turns.c.seq)
+    for row in connection.execute(select(*place, *said).where(tuple_(*place).in_(list(rows)))).mappings():
+        archived = rows[row["owner"], row["session"], row["seq"]]
+        if any(row[column.name] != archived[column.name] for column in said):
+            raise Conflict(f"turn {row['seq']} of a session is another one here; nothing was stored")
+
+
+def _follow_up(connection: Connection, added: Mapping[Table, Sequence[Values]], now: int, redact: Redact) -> None:
+    """Count the turns of each session, and have everything found again."""
+    for session, said in _by_session(added[turns]):
+        owner, last = said[0]["owner"], max(row["seq"] for row in said)
+        counted = {
+            "last_seq": case((session_rows.c.last_seq < last, last), else_=session_rows.c.last_seq),
+            "turns": session_rows.c.turns + sum(not row["erased"] for row in said),
+            "tokens": session_rows.c.tokens + sum(row["tokens"] for row in said),
+        }
+        connection.execute(update(session_rows).where(sessions.own_session(owner, session)).values(counted))
+        tasks.schedule(connection, owner, session, "index", now)
+    for row in _current(connection, added[facts], now):
+        index.add_fact(connection, row, fact_passages(row.text))
+        tasks.schedule(connection, row.owner, row.owner, "embed", now)
+    for row in added[items]:
+        texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]), redact)
+        index.add_items(connection, [(row, len(texts), None)], embedder="")
+        tasks.schedule(connection, row["owner"], row["owner"], "embed", now)
+
+
+def _by_session(rows: Sequence[Values]) -> Iterator[tuple[UUID, list[Values]]]:
+    for session in sorted({row["session"] for row in rows}):
+        own = [row for row in rows if row["session"] == session]
+        yield session, own
+
+
+def _current(connection: Connection, rows: Sequence[Values], now: int) -> Sequence[AnyRow]:
+    if not rows:
+        return []
+    own = and_(facts.c.owner == rows[0]["owner"], facts.c.fact.in_([row["fact"] for row in rows]))
+    return connection.execute(select(facts).where(own, fact_store.current(now))).all()
+
+
+def _encode(value: Any) -> Any:
+    if isinstance(value, UUID):
+        return value.hex
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _decode(table: Table, row: Mapping[str, Any], where: str) -> Values:
+    """The columns of a row; one that an older version did not write gets its default."""
+    known = {column.name: column for column in table.columns if column.name != "owner"}
+    unknown = row.keys() - known.keys()
+    missing = {name for name, column in known.items() if column.server_default is None and not column.nullable}
+    if unknown or missing - row.keys():
+        names = ", ".join(sorted(unknown or missing - row.keys()))
+        raise InvalidRequest(f"{where}: {'unknown' if unknown else 'missing'}: {names}")
+    try:
+        return {name: None if value is None else _value(known[name], value) for name, value in row.items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidRequest(f"{where}: a value does not fit its column") from error
+
+
+def _value(column: Column[Any], value: Any) -> Any:
+    """A value as the database takes it; `ValueError` or `TypeError` where it cannot be one of the column's."""
+    kind = column.type
+    if isinstance(kind, Key):
+        return UUID(value)
+    if isinstance(kind, LargeBinary):
+        return base64.b64decode(value, validate=True)
+    python = bool if isinstance(kind, Boolean) else int if isinstance(kind, Integer) else kind.python_type
+    if type(value) is not python and not (python is float and type(value) is int):
+        raise TypeError
+    if type(value) is int and not -(2**63) <= value < 2 ** next(bits for sort, bits in _BITS if isinstance(kind, sort)):
+        raise ValueError
+    allowed = _ALLOWED.get(column.name)
+    if allowed is not None and value not in allowed:
+        raise ValueError
+    return check_exact(value)

@@ -1,0 +1,278 @@
+"""Export and import: one owner's memory as JSON lines, complete, whole, and at home in another store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Table, select
+
+from fixtures.command_line import Run
+from fixtures.lives import MARKS, answers, live
+from threefold import MemoryClient
+from threefold.errors import Conflict, InvalidRequest, NotFound
+from threefold_server.access import SHARED_POOL, owner_key
+from threefold_server.local import LocalService
+from threefold_server.storage.archive import ARCHIVED
+from threefold_server.storage.database import Database
+from threefold_server.storage.tables import (
+    TENANT_TABLES,
+    audit,
+    erased_turns,
+    owners,
+    passages,
+    postings,
+    receipts,
+    tasks,
+)
+
+DERIVED = {passages, postings, tasks}
+ABOUT = {owners, erased_turns, receipts, audit}
+"""The head of an archive names its owner; the others tell what is gone, or was done."""
+
+
+def started(**settings: Any) -> LocalService:
+    return LocalService(embedder="hash", allow_user_level=True, allow_admin=True, tier_deadline=30, **MARKS, **settings)
+
+
+@pytest.fixture
+def here(database_url: str) -> Iterator[LocalService]:
+    with started(database_url=database_url) as service:
+        yield service
+
+
+@pytest.fixture
+def there() -> Iterator[LocalService]:
+    with started() as service:
+        yield service
+
+
+@pytest.fixture
+def ana(here: LocalService) -> Iterator[MemoryClient]:
+    with here.client(user="ana", agent="support", timeout=60.0) as client:
+        live(client)
+        yield client
+
+
+def rows_of(database_url: str, table: Table, owner: Any) -> int:
+    with closing(Database(database_url)) as database:
+        statement = select(table).where(table.c.owner == owner)
+        return len(database.read_sync("system", lambda c: c.execute(statement).all()))
+
+
+def content(archive: list[str]) -> list[str]:
+    """The rows without the moment of the export."""
+    return archive[1:-1]
+
+
+def test_every_table_of_memory_is_in_an_archive_or_known_not_to_be(ana: MemoryClient, database_url: str) -> None:
+    assert {*ARCHIVED} | DERIVED | ABOUT == {*TENANT_TABLES}
+    held = {table.name: rows_of(database_url, table, owner_key("user", "ana")) for table in ARCHIVED}
+    held.pop("fact_sources")  # nothing but an extraction makes them
+    assert 0 not in held.values(), held
+    lines = [json.loads(line) for line in ana.admin.export(user="ana")]
+    assert {name: sum(line.get("table") == name for line in lines) for name in held} == held
+
+
+def test_exported_erased_and_imported_elsewhere_it_answers_the_same(
+    ana: MemoryClient, here: LocalService, there: LocalService
+) -> None:
+    """Issue 5: a user who moves."""
+    before = answers(ana)
+    archive = list(ana.admin.export(user="ana"))
+    assert ana.admin.forget(user="ana").complete
+    with pytest.raises(NotFound):
+        list(ana.admin.export(user="ana"))
+    with there.client(user="ana", agent="support", timeout=60.0) as moved:
+        receipt = moved.admin.load(archive)
+        assert (receipt.added, receipt.present) == (len(archive) - 2, 0)
+        for session in ("s1", "s2", "s3"):
+            moved.wait(session)
+        assert answers(moved) == before
+        assert content(list(moved.admin.export(user="ana"))) == content(archive)
+        again = moved.admin.load(archive)
+        assert (again.added, again.present) == (0, len(archive) - 2)
+        assert content(list(moved.admin.export(user="ana"))) == content(archive)
+        last = moved.turns("s1").turns[-1].seq
+        assert moved.write("s1", [{"role": "user", "content": "and on it goes"}]).last_seq == last + 1
+    with here.client(user="ana", agent="support", timeout=60.0) as back:
+        back.admin.load(archive)
+        for session in ("s1", "s2", "s3"):
+            back.wait(session)
+        assert answers(back) == before
+
+
+def test_an_archive_holds_nobody_else(ana: MemoryClient, here: LocalService) -> None:
+    with here.client(user="bob", agent="support") as bob:
+        bob.write("s1", [{"role": "user", "content": "bob's quetzal"}])
+        bob.save("bob's quetzal", shared=True)
+    assert "quetzal" not in "".join(ana.admin.export(user="ana"))
+
+
+def test_an_import_interrupted_goes_on(ana: MemoryClient, there: LocalService) -> None:
+    archive = list(ana.admin.export(user="ana"))
+    with there.client(user="ana", agent="support", timeout=60.0) as moved:
+        for row in content(archive)[:9]:
+            moved.admin.load_rows([json.loads(row)], user="ana")
+        receipt = moved.admin.load(archive)
+        assert (receipt.added, receipt.present) == (len(archive) - 11, 9)
+        assert content(list(moved.admin.export(user="ana"))) == content(archive)
+
+
+def test_a_torn_archive_is_refused_as_a_whole(ana: MemoryClient, there: LocalService) -> None:
+    archive = list(ana.admin.export(user="ana"))
+    with there.client() as moved:
+        for torn in (
+            [],
+            archive[:-1],
+            [*archive[:3], *archive[4:]],
+            [line.replace("gate 7", "gate 8") for line in archive],
+            ["{}", *archive[1:]],
+            [archive[0].replace("ana", "bob"), *archive[1:]],
+        ):
+            with pytest.raises(InvalidRequest, match="archive"):
+                moved.admin.load(torn)
+        assert moved.admin.owners().owners == []
+
+
+def test_rows_that_cannot_be_are_refused_all_together(ana: MemoryClient, there: LocalService) -> None:
+    rows = [json.loads(line) for line in content(list(ana.admin.export(user="ana")))]
+    session, turn = (next(row for row in rows if row["table"] == name) for name in ("sessions", "turns"))
+
+    def changed(row: Any, **values: Any) -> Any:
+        return {**row, "row": row["row"] | values}
+
+    bad: list[tuple[list[Any], type[Exception]]] = [
+        ([session, {"table": "api_keys", "row": {}}], InvalidRequest),
+        ([session, {"table": "turns", "row": {}}], InvalidRequest),
+        ([session, changed(turn, color="red")], InvalidRequest),
+        ([session, changed(turn, role="king")], InvalidRequest),
+        ([session, changed(turn, seq="1")], InvalidRequest),
+        ([session, changed(turn, seq=2**40)], InvalidRequest),
+        ([session, changed(turn, content="a\0b")], InvalidRequest),
+        ([session, changed(turn, session="no key")], InvalidRequest),
+        ([changed(session, agent="other")], InvalidRequest),
+        ([turn], Conflict),
+        ([session, turn, changed(turn, seq=99)], Conflict),
+    ]
+    with there.client() as moved:
+        for batch, error in bad:
+            with pytest.raises(error):
+                moved.admin.load_rows(batch, user="ana")
+        with pytest.raises(InvalidRequest, match="somebody else"):
+            moved.admin.load_rows([session], user="bob")
+        assert moved.admin.owners().owners == []
+
+
+def test_a_session_that_went_another_way_is_not_overwritten(ana: MemoryClient, there: LocalService) -> None:
+    archive = list(ana.admin.export(user="ana"))
+    with there.client(user="ana", agent="support") as other:
+        other.write("s1", [{"role": "user", "content": "quite another talk"}])
+        with pytest.raises(Conflict, match="another"):
+            other.admin.load(archive)
+        assert [turn.content for turn in other.turns("s1").turns] == ["quite another talk"]
+
+
+def test_exports_and_imports_are_in_the_audit(ana: MemoryClient, there: LocalService) -> None:
+    archive = list(ana.admin.export(user="ana"))
+    [entry] = [entry for entry in ana.admin.audit().entries if entry.action == "export"]
+    assert (entry.owner_name, entry.counts) == ("ana", {"rows": len(archive) - 2})
+    with there.client() as moved:
+        moved.admin.load(archive)
+        [entry] = [entry for entry in moved.admin.audit().entries if entry.action == "import"]
+        assert entry.counts == {"added": len(archive) - 2, "present": 0}
+
+
+def test_an_agent_on_its_own_moves_as_well(here: LocalService, there: LocalService) -> None:
+    with here.client() as admin:
+        with pytest.raises(NotFound):
+            list(admin.admin.export(self_agent="support"))
+        with pytest.raises(InvalidRequest):
+            admin.admin.export(user="ana", self_agent="support")
+    with there.client(agent="support") as other:
+        item: dict[str, Any] = {"op": "put", "namespace": ["n"], "key": "k", "value": {}}
+        other.items_batch([item], scope="agent")
+        archive = list(other.admin.export(self_agent="support"))
+    with here.client(agent="support") as admin:
+        admin.admin.load(archive)
+        found = admin.items_batch([{"op": "get", "namespace": ["n"], "key": "k"}], scope="agent")
+        assert found.results[0] is not None
+
+
+def test_a_user_is_renamed_with_everything(ana: MemoryClient, here: LocalService, database_url: str) -> None:
+    before = answers(ana)
+    counts = ana.admin.rename("ana", "ana-maria").counts
+    assert all(counts[table.name] for table in ARCHIVED if table.name != "fact_sources")
+    with here.client(user="ana-maria", agent="support", timeout=60.0) as renamed:
+        assert answers(renamed) == before
+        assert [item.user for item in renamed.list(include=["shared"]).items] == ["ana-maria"]
+        renamed.write("s2", [{"role": "user", "content": "and on it goes"}])
+        renamed.wait("s2")
+    assert ana.list().items == []
+    assert [owner.name for owner in ana.admin.owners().owners] == ["ana-maria"]
+    for table in {*TENANT_TABLES} - ABOUT:
+        assert rows_of(database_url, table, owner_key("user", "ana")) == 0, table.name
+    entries = [entry for entry in ana.admin.audit().entries if entry.action == "rename"]
+    assert {entry.owner_name for entry in entries} == {None, "ana-maria"}
+
+
+def test_no_key_of_the_old_name_is_left(ana: MemoryClient, database_url: str) -> None:
+    """Whatever follows from the owner's key follows from the new one, in every table."""
+    assert ana
+    with closing(Database(database_url)) as database:
+
+        def keys(user: str) -> set[Any]:
+            found: set[Any] = set()
+            for table in {*TENANT_TABLES} - ABOUT:
+                rows = select(table).where(table.c.owner == owner_key("user", user))
+                for row in database.read_sync("system", lambda c, rows=rows: c.execute(rows).mappings().all()):
+                    found |= {value for name, value in row.items() if name in KEYS}
+            return found - {None, SHARED_POOL}
+
+        old = keys("ana")
+        ana.admin.rename("ana", "ana-maria")
+        assert not old & keys("ana-maria")
+        assert len(old) == len(keys("ana-maria"))
+
+
+KEYS = ("owner", "session", "pool", "subject", "thread", "item")
+"""Columns that hold keys made from an owner's; a fact's key is random and stays."""
+
+
+def test_two_memories_are_not_merged(ana: MemoryClient, here: LocalService) -> None:
+    with here.client(user="bob", agent="support") as bob:
+        bob.save("bob is here")
+        with pytest.raises(Conflict, match="not merged"):
+            ana.admin.rename("ana", "bob")
+        with pytest.raises(Conflict):
+            ana.admin.rename("ana", "ana")
+        with pytest.raises(NotFound):
+            ana.admin.rename("nobody", "carol")
+        assert len(bob.list().items) == 1
+    assert ana.list().items
+
+
+def test_the_commands(
+    run: Run, ana: MemoryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_admin: str
+) -> None:
+    file = tmp_path / "ana.jsonl"
+    file.write_text("".join(f"{line}\n" for line in ana.admin.export(user="ana")))
+    monkeypatch.setenv("THREEFOLD_URL", served_admin)
+    assert run("import", file).code == 0
+    assert "0 rows added" in run("import", file).out
+    copy = tmp_path / "copy.jsonl"
+    assert run("admin", "export", "--of", "ana", "--output", copy).code == 0
+    assert content(copy.read_text().splitlines()) == content(file.read_text().splitlines())
+    assert run("admin", "rename", "ana", "ana-maria", "--json").json["counts"]["facts"] == 4
+    assert "ana-maria" in run("admin", "owners").out
+    assert run("admin", "usage", "--json").json["owners"] == 1
+    assert run("admin", "list", "--of", "ana-maria", "--json").json["items"]
+    assert run("admin", "forget", "--of", "ana-maria", "--dry-run").code == 0
+    assert run("admin", "forget", "--of", "ana-maria", "--yes", "--json").json["complete"]
+    assert "rename" in run("audit", "list").out
+    assert run("audit", "verify", "--json").json["ok"]
+    assert run("audit", "verify", "--head", "nothing").code == 2
