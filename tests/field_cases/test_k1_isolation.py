@@ -76,6 +76,19 @@ def test_a_write_into_another_users_session_id_opens_nothing(service: LocalServi
     assert [turn.content for turn in memory.turns("s1").turns] == ["ana's kumquat"]
 
 
+def test_a_session_id_without_a_user_opens_nothing(guarded: LocalService, database_url: str) -> None:
+    """T2: the id of a session is no capability. Nobody reads it without a key, nor with one that names no user."""
+    with guarded.client(api_key=make_key(database_url)) as ana:
+        ana.write("s1", [said("ana's kumquat")])
+        fact = ana.save("ana likes kumquats").id
+    assert {answer.status_code for answer in call_every_verb(guarded, {}, fact)} == {401}
+    for grants, status in (({"user_grant": "named"}, 403), ({"user_grant": "self"}, None)):
+        key = make_key(database_url, user_value=None, **grants)
+        answers = call_every_verb(guarded, {"Authorization": f"Bearer {key}"}, fact)
+        assert "kumquat" not in "".join(answer.text for answer in answers)
+        assert status is None or {answer.status_code for answer in answers} == {status}
+
+
 def test_the_wildcard_is_nobody(service: LocalService, memory: MemoryClient) -> None:
     """Field case 110."""
     memory.write("s1", [said("ana's kumquat")])

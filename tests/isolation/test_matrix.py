@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import cycle, product
 from typing import Any
 
+import httpx
 import pytest
 
 from fixtures.keys import make_key
@@ -16,10 +17,13 @@ from threefold.errors import Forbidden, InvalidRequest, NotFound
 from threefold_server.access import Reach
 from threefold_server.local import LocalService
 
-USERS = ("ana", "bob", SELF)
+USERS = ("ana", "crew/a", SELF)
+"""One is named like an agent, which as an owner of its own it never is."""
+
 AGENTS = ("crew/a", "crew/b")
 SESSIONS = ("s1", "s2")
 VISIBILITIES = ("session", "agent", "user")
+CEILINGS_OF_STORES = {"user": ("session", "agent", "user"), "agent": ("session", "agent"), "session": ("session",)}
 CEILINGS = ("session", "agent", "user")
 
 READERS = [Reader(*who) for who in product(USERS, AGENTS, CEILINGS, (None, *SESSIONS))]
@@ -74,6 +78,8 @@ def test_every_verb_agrees_with_the_model(house: House) -> None:
     """One house for all verbs, as building it costs more than asking."""
     for reader, level in product(READERS, (None, "session", "agent", "user", "store")):
         check_recall_and_list(house, reader, level)
+    for reader in READERS:
+        check_session_tiers(house, reader)
     for reader in [reader for reader in READERS if reader.session is None]:
         check_by_id(house, reader)
         check_forget(house, reader)
@@ -98,6 +104,27 @@ def check_recall_and_list(house: House, reader: Reader, level: Any) -> None:
     for item in house.ids.values():
         place = f"{item.user} {item.agent} {item.session} {item.visibility}"
         assert (f"{item.kind.replace('episode', 'turn')} of {place}" in recalled.block) == (item in shown)
+
+
+def check_session_tiers(house: House, reader: Reader) -> None:
+    """Window, turns, sessions and status: those of the reader's own session alone, at every ceiling."""
+    client = house.client(reader)
+    own = [item for item in house.ids.values() if item.kind == "episode" and reader.erases(item, "agent")]
+    if reader.ceiling == "session":
+        with pytest.raises(Forbidden):
+            client.sessions()
+    else:
+        assert {session.session_id for session in client.sessions().sessions} == {item.session for item in own}
+    if reader.session is None:
+        return
+    said = {f"kumquat turn of {item.user} {item.agent} {item.session} {item.visibility}" for item in own}
+    here = {text for text in said if f" {reader.session} " in text}
+    recalled = client.recall("kumquat", session_id=reader.session, level="session", include=["short_term"])
+    assert {turn.content for turn in recalled.window} == here, reader
+    assert {turn.content for turn in client.turns(reader.session).turns} == here
+    assert client.status(reader.session).last_seq == len(here)
+    with pytest.raises(NotFound):
+        client.turns("s-unknown")
 
 
 def check_by_id(house: House, reader: Reader) -> None:
@@ -135,3 +162,78 @@ def check_forget(house: House, reader: Reader) -> None:
             continue
         counts = client.forget(level=level, dry_run=True).counts
         assert counts["turns"] + counts["facts"] == sum(reader.erases(item, level) for item in house.ids.values())
+
+
+def test_what_is_shared_is_read_by_all_who_ask_and_kept_by_its_writer(database_url: str) -> None:
+    """The shared partition against the words of the design: asked for, marked, with its writer, forgotten with it."""
+    settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "tier_deadline": 30, "embedder": "hash"}
+    grants = [dict(zip(("user_value", "agent_value"), who, strict=True)) for who in product(("ana", "bob"), AGENTS)]
+    with LocalService(database_url=database_url, **settings) as service, ExitStack() as stack:
+        clients: list[MemoryClient] = []
+        for grant in grants:
+            key = make_key(database_url, **grant, may_share=True)
+            clients.append(stack.enter_context(service.client(api_key=key, timeout=60.0)))
+        for number, client in enumerate(clients):
+            client.save(f"kumquat for all {number}", shared=True)
+            client.save(f"kumquat of my own {number}")
+        everything = {f"kumquat for all {number}" for number in range(len(clients))}
+        for client in clients:
+            assert everything.isdisjoint(item.text for item in client.list().items if item.agent not in AGENTS)
+            shared = client.list(include=["shared"]).items
+            assert {item.text for item in shared} == everything
+            assert {item.user for item in shared} == {"ana", "bob"}
+            assert all(item.shared and item.session_id is None for item in shared)
+            recalled = client.recall("kumquat", include=["shared"], top_k=100)
+            assert {memory.text for memory in recalled.facts} == everything
+        clients[0].forget(level="agent")
+        assert {item.text for item in clients[-1].list(include=["shared"]).items} == everything - {"kumquat for all 0"}
+        for fact in clients[-1].list(include=["shared"]).items:
+            if fact.user != "bob":
+                with pytest.raises(NotFound):
+                    clients[-1].delete_fact(fact.id)
+
+
+def test_a_lower_ceiling_of_the_store_holds_for_keys_made_before(database_url: str) -> None:
+    key = make_key(database_url, ceiling=Reach.user)
+    for store, readable in CEILINGS_OF_STORES.items():
+        settings: dict[str, Any] = {"mode": "keys", "max_read_level": store, "embedder": "hash", "tier_deadline": 30}
+        with LocalService(database_url=database_url, **settings) as service, service.client(api_key=key) as client:
+            assert client.whoami().ceiling == store
+            for level in ("session", "agent", "user", "store"):
+                if level in readable:
+                    client.recall("kumquat", level=level, session_id="s1")
+                    client.list(level=level, session_id="s1")
+                    continue
+                for refused in (client.recall, client.list):
+                    arguments: tuple[str, ...] = ("kumquat",) if refused == client.recall else ()
+                    with pytest.raises(Forbidden):
+                        refused(*arguments, level=level, session_id="s1")  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def test_somebody_elses_id_answers_like_an_unknown_one(service: LocalService) -> None:
+    """Status and body, for every route that takes an id."""
+    with service.client(user="bob", agent="support") as bob:
+        bob.write("bobs", [{"role": "user", "content": "bob's kumquat", "id": "bobs-turn"}])
+        theirs = {"fact": bob.save("bob's kumquat").id, "session": "bobs", "turn": "bobs-turn"}
+    unknown = {"fact": "0123456789abcdef0123456789abcdef", "session": "none", "turn": "no-turn"}
+    routes: list[tuple[str, str, Any]] = [
+        ("GET", "/v1/facts/{fact}", None),
+        ("GET", "/v1/facts/{fact}/history", None),
+        ("PATCH", "/v1/facts/{fact}", {"text": "planted"}),
+        ("POST", "/v1/facts/{fact}/restore", None),
+        ("DELETE", "/v1/facts/{fact}", None),
+        ("DELETE", "/v1/facts/{turn}", None),
+        ("GET", "/v1/sessions/{session}/turns", None),
+        ("GET", "/v1/sessions/{session}/digests", None),
+        ("GET", "/v1/sessions/{session}/digests/1", None),
+        ("GET", "/v1/sessions/{session}/status", None),
+        ("POST", "/v1/sessions/{session}/end", None),
+    ]
+    headers = {"X-Threefold-User": "ana", "X-Threefold-Agent": "support"}
+    with httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client:
+        for method, path, body in routes:
+            one, other = (client.request(method, path.format(**ids), json=body) for ids in (theirs, unknown))
+            assert (one.status_code, one.content) == (other.status_code, other.content), path
+            assert one.status_code == 404, path
+    with service.client(user="bob", agent="support") as bob:
+        assert len(bob.list().items) == 2

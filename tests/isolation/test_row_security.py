@@ -1,0 +1,221 @@
+"""Row-level security under every statement: what the service runs for one user brings another nothing (Postgres).
+
+All verbs are used while each statement is recorded; then each is run again without a scope and in somebody else's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from types import ModuleType
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+import psycopg
+import pytest
+
+import threefold_server.storage
+from fixtures.lives import MARKS, answers, live
+from threefold import MemoryClient
+from threefold.contract import (
+    ChannelHistoryRequest,
+    CopyThreadRequest,
+    DeleteRunsRequest,
+    ForgetSource,
+    PruneThreadsRequest,
+    PutCheckpointRequest,
+    PutWritesRequest,
+    QueryCheckpointsRequest,
+)
+from threefold_server.access import owner_key
+from threefold_server.local import LocalService
+from threefold_server.storage.tables import TENANT_TABLES
+
+ANA, BOB = owner_key("user", "ana"), owner_key("user", "bob")
+TENANT = re.compile(rf"\b({'|'.join(table.name for table in TENANT_TABLES)})\b")
+
+SET_SCOPE = "SELECT set_config('threefold.owner', %(owner)s, true), set_config('threefold.system', '', true)"
+
+CROSS_OWNERS = {"system", "system_audit", "system_owners", "system_rename", "archive", "audit", "transfer"}
+"""Modules for system work, which other tests are about, and for administrators."""
+WITHOUT_OWNERS = {
+    *("database", "erasures", "group_commit", "keys", "migrate", "prepared", "purge", "row_security", "upgrade"),
+}
+"""Modules whose functions touch no memory, or are reached through others."""
+
+
+WHEN_SOMETHING_FAILS = {
+    *("tasks.extend", "tasks.failed_attempts", "tasks.park", "tasks.retry_later", "tasks.release", "tasks.restart"),
+    *("index.discard", "items.start_anew", "erase.refuse_late"),
+}
+"""What workers do with a failure or a long wait, under the scope of the task's owner; items and threads that went
+while a request was under way."""
+
+
+class Statement(NamedTuple):
+    """What was sent to the database, and for whom."""
+
+    scope: str
+    sql: str
+    values: Any
+
+
+def storage_modules() -> Iterator[ModuleType]:
+    for found in pkgutil.iter_modules(threefold_server.storage.__path__):
+        if not found.ispkg:
+            yield importlib.import_module(f"threefold_server.storage.{found.name}")
+
+
+def storage_functions() -> dict[str, Callable[..., Any]]:
+    """Every public function that works for one owner on a connection."""
+    return {
+        f"{module.__name__.rpartition('.')[2]}.{name}": function
+        for module in storage_modules()
+        if module.__name__.rpartition(".")[2] not in CROSS_OWNERS | WITHOUT_OWNERS
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and next(iter(inspect.signature(function).parameters), None) == "connection"
+    }
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """The names of the functions of storage that have been called."""
+    names: set[str] = set()
+    importlib.import_module("threefold_server.app")
+    importlib.import_module("threefold_server.archive")
+
+    def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(function)
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            names.add(name)
+            return function(*args, **kwargs)
+
+        return noted
+
+    for name, function in storage_functions().items():
+        for module in [module for key, module in sys.modules.items() if key.startswith("threefold_server")]:
+            for attribute, value in list(vars(module).items()):
+                if value is function:
+                    monkeypatch.setattr(module, attribute, noting(name, function))
+    return names
+
+
+@pytest.fixture
+def statements(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
+    """Every statement that any connection sends, with the owner whose scope it has."""
+    sent: list[Statement] = []
+    scopes: dict[int, str] = {}
+
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def execute(self: Any, query: Any, params: Any = None, **options: Any) -> Any:
+            sql = str(query)
+            if "set_config" in sql and params:
+                scopes[id(self.connection)] = params["owner"]
+            sent.append(Statement(scopes.get(id(self.connection), ""), sql, params))
+            return original(self, query, params, **options)
+
+        return execute
+
+    for cursor in (psycopg.Cursor, psycopg.ServerCursor):
+        monkeypatch.setattr(cursor, "execute", recording(cursor.execute))
+    return sent
+
+
+SETTINGS: dict[str, Any] = {
+    **MARKS,
+    "embedder": "hash",
+    "allow_user_level": True,
+    "tier_deadline": 30,
+    "max_turns_per_user": 1_000,
+    "max_facts_per_user": 1_000,
+}
+
+
+def use_items_and_threads(memory: MemoryClient) -> None:
+    memory.items_batch(
+        [
+            {"op": "search", "prefix": [], "query": "quince"},
+            {"op": "search", "prefix": ["likes"]},
+            {"op": "list_namespaces"},
+        ]
+    )
+    memory.threads.query(QueryCheckpointsRequest(thread_id="s1"))
+    memory.threads.history("s1", ChannelHistoryRequest(channels=["c"]))
+    memory.threads.copy("s1", CopyThreadRequest(target="s8"))
+    memory.threads.put_checkpoint(
+        "s8", PutCheckpointRequest(type="json", data=b"{}", checkpoint_id="2", metadata='{"run_id": "r"}', keep_last=1)
+    )
+    memory.threads.put_writes("s8", PutWritesRequest(checkpoint_id="2", task_id="t", writes=[]))
+    memory.threads.prune(PruneThreadsRequest(thread_ids=["s8"]))
+    memory.threads.delete_runs(DeleteRunsRequest(run_ids=["r"]))
+    memory.threads.delete("s8")
+    memory.threads.put_writes("s8", PutWritesRequest(checkpoint_id="2", task_id="t", writes=[]))
+
+
+def use_every_verb(memory: MemoryClient) -> None:
+    live(memory, shared=False)  # what is shared is for everybody to read
+    answers(memory)
+    use_items_and_threads(memory)
+    memory.sessions(limit=1)
+    memory.list(order="access_count", level="user")
+    memory.digest("s2", 1)
+    memory.status("s2")
+    memory.end("s2")
+    [fact, *_] = memory.list(kinds=["fact"]).items
+    memory.restore_fact(memory.update_fact(fact.id, text="told otherwise").id)
+    memory.delete_fact(fact.id)
+    for selector in (
+        {"source": ForgetSource(kind="tool", name="web")},
+        {"source": ForgetSource(kind="agent", name="support")},
+        {"session_id": "s3"},
+        {"level": "user"},
+    ):
+        memory.forget(**selector, dry_run=True)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.fixture
+def used(postgres_url: str, called: set[str], statements: list[Statement]) -> list[Statement]:
+    """The statements of one user who has used everything; the memory is still there."""
+    with (
+        LocalService(database_url=postgres_url, **SETTINGS) as service,
+        service.client(user="ana", agent="support", timeout=60.0) as memory,
+    ):
+        use_every_verb(memory)
+    return [one for one in statements if one.scope == str(ANA) and TENANT.search(one.sql)]
+
+
+def test_every_function_of_storage_is_used(used: list[Statement], called: set[str]) -> None:
+    """A new one has to be reached by `use_every_verb`, or be listed here with the reason."""
+    assert used
+    assert sorted(storage_functions().keys() - called - WHEN_SOMETHING_FAILS) == []
+
+
+def run_as(connection: psycopg.Connection[Any], scope: UUID | None, statement: Statement) -> list[Any]:
+    """The rows that it brings or changes, taken back; none where it is refused."""
+    with connection.transaction(force_rollback=True):
+        connection.execute(SET_SCOPE, {"owner": "" if scope is None else str(scope)})
+        try:
+            with connection.transaction():
+                cursor = connection.execute(cast("Any", statement.sql), statement.values)
+        except psycopg.Error:
+            return []
+        if cursor.description is None:
+            return [cursor.statusmessage] * cursor.rowcount
+        return [row for row in cursor.fetchall() if any(row)]
+
+
+def test_no_statement_brings_another_anything(used: list[Statement], postgres_url: str) -> None:
+    assert len({statement.sql for statement in used}) > 80
+    with psycopg.connect(postgres_url) as connection:
+        for scope in (None, BOB):
+            for statement in used:
+                found = run_as(connection, scope, statement)
+                assert found == [], (scope, statement.sql)
