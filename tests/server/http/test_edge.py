@@ -50,6 +50,12 @@ def test_every_error_has_the_one_form(http: httpx.Client, method: str, path: str
     assert answer.json()["error"]["message"]
 
 
+def test_a_body_that_is_not_even_text_is_a_wrong_request(http: httpx.Client) -> None:
+    answer = http.post("/v1/recall", content=b"\xe9\x80", headers={"Content-Type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
+    assert "UTF-8" in answer.json()["error"]["message"]
+
+
 def test_limit_zero_is_an_empty_page(http: httpx.Client) -> None:
     http.post("/v1/facts", json={"text": "x"})
     answer = http.post("/v1/list", json={"limit": 0})

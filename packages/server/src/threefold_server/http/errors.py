@@ -55,6 +55,8 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_response(NotFound(f"no route {request.method} {request.url.path}"))
+    if error.status_code == 400:  # FastAPI says so of a body that is not even text
+        return error_response(InvalidRequest("body: not JSON in UTF-8", {"field": "body"}))
     body = ErrorBody(error=ErrorDetail(code="invalid_request", message=str(error.detail)))
     return JSONResponse(body.model_dump(), error.status_code, error.headers)
 

@@ -1,0 +1,181 @@
+"""Hostile ids through every verb: of two names that look alike, fold alike or read like SQL, a path or a wildcard, one
+never reaches what is the other's, and each finds its own again exactly (field cases 107, 110, 115, 116, 123)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fixtures.database import ENGINES
+from threefold import MemoryClient
+from threefold.errors import NotFound
+from threefold_server.local import LocalService
+
+ALIKE = [
+    ("admin", "\u0430dmin"),  # a Cyrillic first letter
+    ("\u00e9", "e\u0301"),
+    ("K", "\u212a"),  # the sign of the kelvin
+    ("\ufb01ne", "fine"),
+    ("I\u0307", "\u0130"),
+    ("stra\u00dfe", "strasse"),
+    ("Ana", "ana"),
+    ("ana", "ana "),
+    ("ana", "ana\u200b"),
+    ("ana", "ana\u202e"),
+    ("ana", "ana\ufeff"),
+    ("ana", "ana\n"),
+    ("\u0661", "1"),
+    ("1", "01"),
+    ("a-b", "a_b"),
+    ("ab", "a%"),
+    ("ab", "_b"),
+    ("a/b", "a%2Fb"),
+    ("a", "a/../a"),
+    ("s", "s/turns"),
+    ("s", "s/digests/1"),
+    ("..", "."),
+    ("x", "x' OR '1'='1"),
+    ("x", 'x"; DROP TABLE turns; --'),
+    ("x", "x\\"),
+    ("a,b", "a|b"),
+    ("a\x1fb", "a\x1eb"),
+    ("null", "None"),
+    ("a" * 512, "a" * 511 + "b"),
+    ("\U0001f642" * 512, "\U0001f642" * 511),
+]
+DISTORTIONS: list[Callable[[str], str]] = [
+    str.upper,
+    str.casefold,
+    str.strip,
+    lambda name: unicodedata.normalize("NFKC", name),
+    lambda name: unicodedata.normalize("NFD", name),
+    lambda name: name + "\u200d",
+    lambda name: f"{name}%",
+    lambda name: name.replace("/", "%2F"),
+]
+
+
+def is_id(name: str) -> bool:
+    """Whether the contract takes it for an id at all."""
+    return bool(name.strip()) and name != "*" and len(name) <= 512
+
+
+STORABLE = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
+ANY: st.SearchStrategy[str] = st.text(STORABLE, min_size=1, max_size=30)
+DISTORTED = st.tuples(ANY, st.sampled_from(DISTORTIONS)).map(lambda made: (made[0], made[1](made[0])))
+PAIRS = (st.sampled_from(ALIKE) | DISTORTED).filter(lambda pair: pair[0] != pair[1] and all(map(is_id, pair)))
+SETTINGS: dict[str, Any] = {"embedder": "hash", "tier_deadline": 30}
+PLACES = st.sampled_from(["user", "agent", "session"])
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """One service for all examples."""
+    databases: Any = request.getfixturevalue("databases") if request.param == "postgres" else None
+    name = databases.create(request.getfixturevalue("postgres_template")) if databases else None
+    store: dict[str, Any] = (
+        {"database_url": databases.url(name)} if databases else {"data": tmp_path_factory.mktemp("s")}
+    )
+    with LocalService(**store, embedder="hash", tier_deadline=30) as service:
+        yield service
+    if databases:
+        databases.drop(name)
+
+
+def refused(verb: Callable[[], object]) -> bool:
+    """Whether it answers as for what does not exist."""
+    try:
+        verb()
+    except NotFound:
+        return True
+    return False
+
+
+def session_verbs(client: MemoryClient, session: str) -> list[Callable[[], object]]:
+    """Every verb that names a session which has to be there."""
+    return [
+        lambda: client.turns(session),
+        lambda: client.digests(session),
+        lambda: client.digest(session, 1),
+        lambda: client.status(session),
+        lambda: client.end(session),
+    ]
+
+
+def fact_verbs(client: MemoryClient, fact: str) -> list[Callable[[], object]]:
+    """Every verb that names a fact."""
+    return [
+        lambda: client.get_fact(fact),
+        lambda: client.fact_history(fact),
+        lambda: client.update_fact(fact, text="planted"),
+        lambda: client.restore_fact(fact),
+        lambda: client.delete_fact(fact),
+    ]
+
+
+def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -> None:
+    """Each verb has exactly what was written, under exactly the names it was written by."""
+    assert [(s.agent, s.session_id) for s in client.sessions().sessions] == [(agent, session)]
+    assert [turn.content for turn in client.turns(session).turns] == ["the kumquat"]
+    assert client.status(session).last_seq == 1
+    assert client.get_fact(fact).session_id == session
+    recalled = client.recall("kumquat", session_id=session, level="session", include=["long_term"])
+    assert {memory.text for memory in recalled.facts} == {"the kumquat", "a kumquat fact"}
+    listed = client.list(session_id=session, level="session").items
+    assert {(memory.agent, memory.session_id) for memory in listed} == {(agent, session)}
+
+
+def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere: bool) -> None:
+    """The other's names lead nowhere. (Another session of the same agent may manage its facts by id.)"""
+    assert all(map(refused, session_verbs(client, session)))
+    recalled = client.recall("kumquat", session_id=session, level="session")
+    assert (recalled.facts, recalled.window) == ([], [])
+    assert client.list(session_id=session, level="session").items == []
+    assert client.forget(session_id=session).counts["turns"] == 0
+    if elsewhere:
+        assert client.sessions().sessions == []
+        assert client.list().items == []
+        assert client.forget(level="agent").counts["turns"] == 0
+        assert client.forget(fact_ids=[fact]).counts["facts"] == 0
+        assert all(map(refused, fact_verbs(client, fact)))
+
+
+@given(pair=PAIRS, place=PLACES)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_every_verb_tells_names_apart_that_look_alike(
+    everywhere: LocalService, pair: tuple[str, str], place: str
+) -> None:
+    names = {name: uuid4().hex for name in ("user", "agent", "session")}
+    user, agent, session = (names | {place: pair[0]}).values()
+    other_user, other_agent, other_session = (names | {place: pair[1]}).values()
+    with (
+        closing(everywhere.client(user, agent, timeout=60)) as own,
+        closing(everywhere.client(other_user, other_agent, timeout=60)) as other,
+    ):
+        own.write(session, [{"role": "user", "content": "the kumquat"}], visibility="session")
+        fact = own.save("a kumquat fact", session_id=session, visibility="session").id
+        check_finds_nothing(other, other_session, fact, elsewhere=place != "session")
+        check_finds_all(own, agent, session, fact)
+        assert own.forget(session_id=session).counts["turns"] == 1
+        assert own.sessions().sessions == []
+
+
+@given(names=st.lists(ANY.filter(is_id), min_size=4, max_size=4, unique=True))
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_ids_within_a_session_come_back_exactly(everywhere: LocalService, names: list[str]) -> None:
+    session, turn_id, group, speaker = names
+    turn = {"id": turn_id, "role": "user", "content": "kumquat", "group": group, "name": speaker}
+    with closing(everywhere.client("ana", "exact", timeout=60)) as memory:
+        assert memory.write(session, [turn]).appended == 1
+        assert memory.write(session, [turn]).duplicates == 1
+        (stored,) = memory.turns(session).turns
+        assert (stored.id, stored.group, stored.name) == (turn_id, group, speaker)
+        memory.forget(session_id=session)
+        assert memory.sessions().sessions == []
