@@ -12,8 +12,10 @@ import anyio
 import pytest
 
 from fixtures.command_line import THREEFOLD, Run, clean_environment, running
+from fixtures.issuer import Issuer
 from fixtures.postgres import Databases
-from threefold.errors import Unavailable
+from threefold import MemoryClient
+from threefold.errors import Unauthenticated, Unavailable
 from threefold_server.cli.store import with_service
 from threefold_server.service import Service
 from threefold_server.settings import Settings
@@ -42,6 +44,23 @@ def test_a_flag_wins_over_the_environment(tmp_path: Path) -> None:
         assert process.client().whoami().ceiling == "user"
     assert (tmp_path / "flagged" / "threefold.db").exists()
     assert not (tmp_path / "other.db").exists()
+
+
+def test_tokens_are_checked_where_they_are_served(tmp_path: Path, issuer: Issuer, jwks_url: str) -> None:
+    """The settings reach the process; while the issuer is down, known keys go on and unknown ones are refused."""
+    arguments = ["serve", "--port", "0", "--data", str(tmp_path), *JWT, "--jwt-jwks-url", jwks_url]
+    with running(*arguments, embedder="hash") as process:
+        with MemoryClient(process.first_line, api_key=issuer.token(), timeout=60) as memory:
+            memory.write("s1", [SAID])
+            issuer.down = True
+            assert memory.turns("s1").turns[0].content == SAID["content"]
+        issuer.rotate("unknown")
+        with (
+            MemoryClient(process.first_line, api_key=issuer.token(), timeout=60) as memory,
+            pytest.raises((Unauthenticated, Unavailable)),
+        ):
+            memory.whoami()
+        assert process.stop() == 0
 
 
 def test_several_processes_serve_one_postgres(postgres_url: str) -> None:

@@ -91,6 +91,19 @@ def test_a_header_that_the_caller_slipped_in_is_noticed() -> None:
         assert client.send(request).status_code == 422
 
 
+def test_a_model_calls_tools_as_the_one_whom_the_gateway_named() -> None:
+    """The calls that an MCP request makes are proved by its headers and its address, once more."""
+    call = {"name": "save_memory", "arguments": {"text": "The gate code is 4711."}}
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+    accept = {"Accept": "application/json, text/event-stream"}
+    with behind(PROVEN) as client:
+        answer = client.post("/mcp", json=message, headers=accept).json()
+        assert "Saved as" in answer["result"]["content"][0]["text"]
+        assert len(client.post("/v1/list", json={}).json()["items"]) == 1
+        unproven = accept | {"X-Threefold-Gateway-Secret": "x"}
+        assert client.post("/mcp", json=message, headers=unproven).status_code == 401
+
+
 def test_every_header_can_be_another() -> None:
     names = {
         "gateway_secret_header": "X-Proof",
