@@ -21,7 +21,7 @@ from fixtures.command_line import running
 from fixtures.keys import make_key
 from fixtures.mcp_clients import SETTINGS, call, over_http
 from threefold import MemoryClient
-from threefold.answers import NOTHING_FORGOTTEN, NOTHING_FOUND
+from threefold.answers import NOTHING_FORGOTTEN, NOTHING_FOUND, UNAVAILABLE
 from threefold_server import settings as settings_module
 from threefold_server.access import Reach
 from threefold_server.app import create_app
@@ -351,6 +351,16 @@ def test_one_request_is_of_one_session() -> None:
     ):
         answer = http.post("/mcp", json=PING, headers=named)
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, "mcp-session-id: given 2 times")
+
+
+async def test_a_rate_counts_calls_of_memory_and_stops_nobody(tmp_path: Path) -> None:
+    flags = ("--user-requests-per-minute", "2", "--consolidators", "1")
+    with running("serve", "--port", "0", "--data", str(tmp_path), *flags, **QUICK) as process:
+        async with httpx.AsyncClient() as http, over_http(f"{process.first_line}/mcp", http) as client:
+            await client.list_tools()
+            await client.list_tools()
+            said = [await call(client, "list_memories") for _ in range(3)]
+    assert said == [NOTHING_FOUND, NOTHING_FOUND, UNAVAILABLE]
 
 
 async def test_behind_a_gateway_its_network_counts(sqlite_url: str) -> None:

@@ -30,11 +30,19 @@ class IdentityProvider(Protocol):
         ...
 
 
-async def caller(request: Request) -> Principal:
-    """The verified principal of this request, if it does not call too often."""
+async def identified(request: Request) -> Principal:
+    """The verified principal of this request."""
     provider: IdentityProvider = request.app.state.identity
     principal = await provider.identify(request)
     request.state.caller = principal
+    return principal
+
+
+Identified = Annotated[Principal, Depends(identified)]
+
+
+async def caller(request: Request, principal: Identified) -> Principal:
+    """The same, if it does not call too often."""
     rates: Rates = request.app.state.rates
     rates.check(principal)
     return principal

@@ -21,7 +21,7 @@ from threefold.errors import InvalidRequest
 from threefold.tools import ProfileName
 from threefold_server.about import whoami
 from threefold_server.http.headers import checked, only
-from threefold_server.http.identity import Caller
+from threefold_server.http.identity import Identified
 from threefold_server.http.routes import Open
 from threefold_server.mcp.messages import whole
 from threefold_server.mcp.server import Connection, Offer
@@ -44,8 +44,9 @@ class Choice(BaseModel):
 
 
 @router.post("/mcp", include_in_schema=False)
-async def post_mcp(request: Request, caller: Caller, service: Open, choice: Annotated[Choice, Query()]) -> Response:
-    """One message of an MCP client."""
+async def post_mcp(request: Request, caller: Identified, service: Open, choice: Annotated[Choice, Query()]) -> Response:
+    """One message of an MCP client. What it asks of memory counts towards its rate, not the message: what is over is
+    told to a model, which goes on."""
     offer = Offer.of(choice.profile, choice.tools, choice.read_only)
     named = choice.session or only(request.headers, MCP_SESSION_ID_HEADER)
     session_id = uuid4().hex if named is None else checked(MCP_SESSION_ID_HEADER, named)
