@@ -69,7 +69,6 @@ class Deadlines:
     """Seconds for one whole call, retries included."""
 
     recall: float = 2.0
-    """Recall, and `whoami`, which a tool may have to ask before it recalls."""
     write: float = 5.0
     """Writing, saving, and every call about one thing."""
     long: float = 30.0
@@ -312,7 +311,7 @@ def delete_thread(thread_id: str, scope: DataScope = "user") -> Call[ThreadCount
 
 def whoami() -> Call[WhoAmI]:
     """The verified identity and the store's policy."""
-    return Call("GET", "/v1/whoami", WhoAmI, pace="recall")
+    return Call("GET", "/v1/whoami", WhoAmI)
 
 
 def health() -> Call[Health]:

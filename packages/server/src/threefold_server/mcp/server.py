@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, unquote
@@ -74,8 +74,9 @@ class Connection:
             self.learn(whoami)
 
     async def whoami(self) -> WhoAmI:
-        """The verified identity, asked for until the service has answered once. Raises."""
-        return self._known or self.learn(await self.session.whoami())
+        """The verified identity, asked for until the service has answered once; no longer than a recall, which may have
+        to wait for it. Raises."""
+        return self._known or self.learn(await self.session.send(replace(calls.whoami(), pace="recall")))
 
     def learn(self, whoami: WhoAmI) -> WhoAmI:
         """Take over what the service said about this identity, and what it asks of its clients."""
