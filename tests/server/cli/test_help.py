@@ -31,7 +31,9 @@ def test_the_verbs_of_the_contract_are_there() -> None:
     assert {" ".join(words) for words in COMMANDS} == {
         *("demo", "serve", "worker", "migrate", "consolidate", "rebuild", "reembed", "purge"),
         *("backup", "restore", "migrate-store", "doctor"),
-        *("recall", "write", "list", "forget", "status", "replay", "mcp"),
+        *("recall", "write", "list", "forget", "status", "replay", "import", "mcp"),
+        *(f"admin {verb}" for verb in ("owners", "usage", "list", "export", "rename", "forget")),
+        *(f"audit {verb}" for verb in ("list", "verify")),
         *(f"facts {verb}" for verb in ("save", "show", "edit", "delete", "history", "restore")),
         *(f"sessions {verb}" for verb in ("list", "turns", "digests", "end")),
         *(f"keys {verb}" for verb in ("create", "list", "rotate", "revoke")),
