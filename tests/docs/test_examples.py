@@ -69,7 +69,7 @@ def check_output(shown: str, said: str, place: str) -> None:
 
 def run_python(example: Example, page: str, namespace: dict[str, Any]) -> None:
     """Run a fence; the empty lines before it make tracebacks name the page's own lines."""
-    code = compile("\n" * (example.line - 1) + example.code, page, "exec")
+    code = compile("\n" * (example.line - 1) + example.code, page, "exec", dont_inherit=True)
     with redirect_stdout(StringIO()) as said:
         exec(code, namespace)
     check_output(example.output, said.getvalue(), f"{page}:{example.line}")

@@ -117,6 +117,7 @@ def test_the_methods_of_a_store_awaited(store: BaseStore) -> None:
 
 
 def test_a_prefix_is_whole_literal_labels(store: BaseStore) -> None:
+    """Field case 108."""
     for label in ("foo", "foobar", "FOO", "fo_", "f%", "*"):
         store.put((label, "x"), label, {})
     for label in ("foo", "foobar", "FOO", "fo_", "f%", "*"):
@@ -354,3 +355,28 @@ def test_without_a_user_only_the_agents_own_data(line: Line) -> None:
     with line.service.client(user="ana", agent="support") as client:
         assert client.forget(level="user").not_covered == ["items of scope 'agent'"]
     assert shared.get(NS, "k") is not None
+
+
+@pytest.mark.parametrize("name", ["x') OR 1=1 --", "a.b", "user_id", "value", "namespace"])
+def test_a_filter_key_is_a_name_and_nothing_more(ours: ThreefoldStore, name: str) -> None:
+    """Field case 910."""
+    ours.put(NS, "with", {name: 1})
+    ours.put(NS, "without", {"x": 1})
+    assert keys(ours.search(NS, filter={name: 1})) == ["with"]
+    assert ours.search(NS, filter={name: 2}) == []
+    with pytest.raises(InvalidRequest, match="operator"):
+        ours.search(NS, filter={"$where": 1})
+
+
+def test_a_value_that_looks_like_an_object_stays_data(ours: ThreefoldStore) -> None:
+    """Field case 911."""
+    value: dict[str, Any] = {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "schema", "messages", "HumanMessage"],
+        "kwargs": {},
+    }
+    ours.put(NS, "k", value)
+    item = ours.get(NS, "k")
+    assert item is not None
+    assert item.value == value

@@ -143,3 +143,17 @@ def test_a_subgraph_has_the_store_and_the_user_of_the_run(line: Line) -> None:
     runs.invoke({"messages": "tea"}, context=Context("ana"))
     assert last(runs.invoke({"messages": "x"}, context=Context("ana"))) == "tea"
     assert last(runs.invoke({"messages": "x"}, context=Context("ben"))) == ""
+
+
+def test_an_asynchronous_node_may_call_the_store_without_await(line: Line) -> None:
+    """Field case 1106."""
+
+    async def node(state: MessagesState) -> dict[str, Any]:
+        store = get_store()
+        store.put(NS, "k", {"n": 1})
+        found = [store.get(NS, "k") is not None, len(store.search(NS)), store.list_namespaces()]
+        store.delete(NS, "k")
+        return {"messages": [AIMessage(str([*found, store.get(NS, "k")]))]}
+
+    state = asyncio.run(graph(line, node).ainvoke({"messages": "x"}, context=Context("ana")))
+    assert last(state) == "[True, 1, [('same', 'place')], None]"

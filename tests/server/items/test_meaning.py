@@ -81,7 +81,7 @@ async def test_only_the_indexed_fields_count_and_the_best_of_them(world: World) 
 
 
 async def test_every_write_replaces_the_vectors(world: World) -> None:
-    """Elsewhere an item that is not indexed any more was still found by what it had said before."""
+    """Field case 1114: elsewhere an item that is not indexed any more was still found by what it had said before."""
     await put(world, "k", {"text": "pumpkin soup", "other": "trains"})
     await put(world, "k", {"text": "pumpkin soup", "other": "trains"}, index=["other"])
     [item] = await search(world, query="trains")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import numpy as np
@@ -36,6 +36,7 @@ from threefold_server.storage.types import AnyRow, PgVector, from_micros
 MICROS_PER_MINUTE = 60 * 1_000_000
 ROWS_AT_ONCE = 200
 
+T = TypeVar("T")
 Vector = NDArray[np.float32]
 
 
@@ -64,10 +65,13 @@ class Page:
     offset: int
     limit: int
 
-    def of(self, rows: Iterable[AnyRow]) -> list[AnyRow]:
-        """Those, of all rows in their order."""
-        good = (row for row in rows if self.accepts is None or self.accepts(json.loads(row.value)))
-        return list(islice(good, self.offset, self.offset + self.limit))
+    def takes(self, row: AnyRow) -> bool:
+        """Whether a row is among those to count."""
+        return self.accepts is None or self.accepts(json.loads(row.value))
+
+    def cut(self, found: Iterable[T]) -> list[T]:
+        """The page of what counts, in its order."""
+        return list(islice(found, self.offset, self.offset + self.limit))
 
 
 def to_path(labels: Sequence[str]) -> bytes:
@@ -104,7 +108,7 @@ def newest(connection: Connection, holder: Holder, path: bytes, now: int, page: 
     if page.accepts is None:
         return list(connection.execute(statement.offset(page.offset).limit(page.limit)))
     with connection.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
-        return page.of(rows)
+        return page.cut(filter(page.takes, rows))
 
 
 def nearest(
@@ -112,11 +116,10 @@ def nearest(
 ) -> list[tuple[AnyRow, float]]:
     """The items below a path, the nearest to a query first. An item is as near as the nearest of its texts; those
     without a vector are left out."""
-    scores = _scores(connection, holder, path, now, query, embedder)
-    ranked = list(scores)
+    ranked = _ranked(connection, holder, path, now, query, embedder)
     if page.accepts is None:
-        ranked, page = ranked[page.offset :][: page.limit], Page(None, 0, page.limit)
-    return [(row, scores[row.item]) for row in page.of(_in_order(connection, holder, ranked, now))]
+        ranked, page = iter(page.cut(ranked)), Page(None, 0, page.limit)
+    return page.cut(pair for pair in _with_rows(connection, holder, ranked, now) if page.takes(pair[0]))
 
 
 def namespaces(connection: Connection, holder: Holder, path: bytes, now: int) -> list[list[str]]:
@@ -167,45 +170,45 @@ def _alive(holder: Holder, now: int) -> ColumnElement[bool]:
 _NEWEST = (items.c.updated_at.desc(), items.c.path, items.c.key)
 
 
-def _in_order(connection: Connection, holder: Holder, keys: Sequence[UUID], now: int) -> Iterator[AnyRow]:
-    for start in range(0, len(keys), ROWS_AT_ONCE):
-        some = keys[start : start + ROWS_AT_ONCE]
-        found = by_keys(connection, holder, some, now)
-        yield from (found[key] for key in some if key in found)
+def _with_rows(
+    connection: Connection, holder: Holder, ranked: Iterator[tuple[UUID, float]], now: int
+) -> Iterator[tuple[AnyRow, float]]:
+    while some := list(islice(ranked, ROWS_AT_ONCE)):
+        found = by_keys(connection, holder, [item for item, _ in some], now)
+        yield from ((found[item], score) for item, score in some if item in found)
 
 
-def _scores(
+def _ranked(
     connection: Connection, holder: Holder, path: bytes, now: int, query: Vector, embedder: str
-) -> dict[UUID, float]:
-    """Every item below a path that has a vector, with the cosine of its nearest text, in the order of a search."""
-    same = and_(passages.c.owner == items.c.owner, passages.c.source == items.c.item)
-    statement = (
-        select(items.c.item, items.c.updated_at, items.c.path, items.c.key)
-        .join(passages, and_(same, passages.c.pool == holder.pool))
-        .where(_alive(holder, now), below(path), passages.c.embedder == embedder)
-    )
-    rows = (_scored_here if connection.dialect.name == "sqlite" else _scored_there)(connection, statement, query)
-    best: dict[UUID, tuple[float, int, bytes, str]] = {}
-    for row, score in rows:
-        found = (-score, -row.updated_at, row.path, row.key)
-        best[row.item] = min(best.get(row.item, found), found)
-    return {item: max(-1.0, min(1.0, -best[item][0])) for item in sorted(best, key=best.__getitem__)}
+) -> Iterator[tuple[UUID, float]]:
+    """Every item below a path that has a vector, with the cosine of its nearest text, the nearest first."""
+    same = and_(passages.c.owner == items.c.owner, passages.c.source == items.c.item, passages.c.pool == holder.pool)
+    mine = and_(_alive(holder, now), below(path), passages.c.embedder == embedder)
+    statement = select(items.c.item).join(passages, same).where(mine)
+    texts = _texts_here if connection.dialect.name == "sqlite" else _texts_there
+    seen: set[UUID] = set()
+    for item, cosine in texts(connection, statement, query):
+        if item not in seen:
+            seen.add(item)
+            yield item, max(-1.0, min(1.0, cosine))
 
 
-Scored = Iterable[tuple[AnyRow, float]]
-
-
-def _scored_here(connection: Connection, statement: Any, query: Vector) -> Scored:
-    rows = connection.execute(statement.add_columns(type_coerce(passages.c.vector, LargeBinary).label("raw"))).all()
+def _texts_here(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
+    """SQLite's own types, as they are: to make a key of each row costs more than all the rest."""
+    raw = type_coerce(items.c.item, LargeBinary), type_coerce(passages.c.vector, LargeBinary)
+    rows: Any = connection.execute(statement.with_only_columns(*raw).order_by(*_NEWEST)).all()
     if not rows:
-        return []
-    vectors = np.frombuffer(b"".join([row.raw for row in rows]), dtype="<f4").reshape(len(rows), -1)
-    return zip(rows, (vectors @ query).tolist(), strict=True)
+        return
+    cosines = np.frombuffer(b"".join([row[1] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
+    for place in np.argsort(-cosines, kind="stable").tolist():
+        yield UUID(bytes=rows[place][0]), float(cosines[place])
 
 
-def _scored_there(connection: Connection, statement: Any, query: Vector) -> Scored:
-    product = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", query, type_=PgVector()))
-    return [(row, -row.product) for row in connection.execute(statement.add_columns(product.label("product")))]
+def _texts_there(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
+    # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
+    distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", query, type_=PgVector()))
+    ordered = statement.with_only_columns(items.c.item, distance.label("distance")).order_by(distance, *_NEWEST)
+    yield from ((row.item, -row.distance) for row in connection.execute(ordered))
 
 
 def _values(holder: Holder, item: UUID, put: Put, now: int) -> dict[str, Any]:
