@@ -17,8 +17,9 @@ from threefold.contract.admin import AuditEntry
 from threefold.errors import Forbidden, InvalidRequest
 from threefold_server.access import owner_key
 from threefold_server.local import LocalService
+from threefold_server.service import now_micros
 from threefold_server.storage import audit as entries
-from threefold_server.storage import system_audit
+from threefold_server.storage import keys, system_audit
 from threefold_server.storage.database import Database
 from threefold_server.storage.tables import audit
 
@@ -95,6 +96,16 @@ def test_what_an_administrator_reads_is_noted(operator: MemoryClient, ana: Memor
     assert (names.owner, names.counts) == (None, {"owners": 1})
 
 
+def test_changes_of_keys_are_noted(operator: MemoryClient, database_url: str) -> None:
+    with closing(Database(database_url)) as database:
+        [key] = database.read_sync("system", keys.list_keys)
+        assert database.write_sync("system", lambda c: keys.rotate(c, key.key_id, now_micros(), 0))
+        assert database.write_sync("system", lambda c: keys.revoke(c, key.key_id, now_micros()))
+        assert not database.write_sync("system", lambda c: keys.revoke(c, key.key_id, now_micros()))
+    noted = [(row.action, row.target, row.admin) for row in rows(database_url)]
+    assert noted == [(action, key.key_id, True) for action in ("key.create", "key.rotate", "key.revoke")]
+
+
 def test_refusals_are_noted_once_for_many(database_url: str) -> None:
     """Noted when the process writes its counts down; at the latest as it ends."""
     key = make_key(database_url)
@@ -108,7 +119,7 @@ def test_refusals_are_noted_once_for_many(database_url: str) -> None:
                 client.recall("kumquat", level="user")
             assert nobody.get("/v1/whoami").status_code == 401
             assert nobody.get("/v1/sessions", headers={"Authorization": "Bearer forged"}).status_code == 401
-    noted = {(row.target, row.outcome): row for row in rows(database_url)}
+    noted = {(row.target, row.outcome): row for row in rows(database_url) if row.action == "refused"}
     assert set(noted) == {
         ("post_recall", "forbidden"),
         ("get_whoami", "unauthenticated"),
@@ -228,7 +239,7 @@ def test_pages_of_the_audit(operator: MemoryClient, ana: MemoryClient) -> None:
         page = operator.admin.audit(limit=2, cursor=cursor)
         found += page.entries
         cursor, more = page.next_cursor, page.next_cursor is not None
-    assert len(found) == 5
+    assert [entry.action for entry in found] == ["forget"] * 5 + ["key.create"] * 2
     assert [entry.at for entry in found] == sorted((entry.at for entry in found), reverse=True)
 
 

@@ -155,7 +155,7 @@ class AuditEntry(Response):
 
     at: Timestamp
     action: str
-    target: str = Field(description="The kind of selector, a level or a route; never an id.")
+    target: str = Field(description="The kind of selector, a level, a route, or which key; never an id of a memory.")
     counts: dict[str, int]
     outcome: str
     owner: str | None = Field(description="Whose memory; null: the store's own affairs.")

@@ -13,7 +13,10 @@ from sqlalchemy import Connection, insert
 from threefold_server.access import SHARED_POOL, Principal, derive_key
 from threefold_server.storage.tables import audit
 
-Action = Literal["forget", "export", "import", "rename", "list", "owners", "key.create", "key.revoke", "refused"]
+OwnAction = Literal["forget", "refused"]
+AdminAction = Literal["export", "import", "rename", "list", "owners"]
+KeyAction = Literal["key.create", "key.rotate", "key.revoke"]
+Action = OwnAction | AdminAction | KeyAction
 
 STORE = SHARED_POOL
 """The owner of entries about the store itself; no owner key is ever zero."""

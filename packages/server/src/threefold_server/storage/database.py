@@ -39,6 +39,9 @@ BUSY_TIMEOUT_MS = 5_000
 CHECKPOINT_TIMEOUT_MS = 200  # it waits for readers while every writer waits for it
 STATEMENT_TIMEOUT_MS = 30_000
 
+POOLER = "pooler"
+"""Our own parameter in a Postgres URL."""
+
 PING_AFTER_SECONDS = 1.0  # a connection idle for longer may have been cut; asking before every use cost a round trip
 
 _SET_SCOPE = Prepared(
@@ -55,7 +58,7 @@ class Database:
     def __init__(self, url: str) -> None:
         self.url = _normalise(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
-        self._reader = _sqlite_engine(self.url, READERS) if self.is_sqlite else _postgres_engine(self.url)
+        self._reader = _sqlite_engine(self.url, READERS) if self.is_sqlite else _postgres_engine(self.url, _pooled(url))
         self._writer = _sqlite_engine(self.url, 1, begin="BEGIN IMMEDIATE") if self.is_sqlite else self._reader
         self._pipeliner = self._reader.execution_options(isolation_level="AUTOCOMMIT")
         self._group = GroupCommit(self._writer, self._errors_translated) if self.is_sqlite else None
@@ -187,10 +190,29 @@ def sqlite_url(directory: Path) -> str:
 def _normalise(url: str) -> URL:
     parsed = make_url(url)
     if parsed.get_backend_name() == "postgresql":
-        return parsed.set(drivername="postgresql+psycopg")
+        return parsed.set(drivername="postgresql+psycopg").difference_update_query([POOLER])
     if parsed.get_backend_name() != "sqlite":
         raise ValueError(f"database_url: {parsed.get_backend_name()!r} is not supported; use sqlite or postgresql")
     return parsed
+
+
+def _pooled(url: str) -> bool:
+    """Whether the URL says that a transaction pooler (such as PgBouncer) is in between."""
+    pooler = make_url(url).query.get(POOLER)
+    if pooler not in (None, "transaction"):
+        raise ValueError(f"database_url: {POOLER} can be 'transaction' only, not {pooler!r}")
+    return pooler is not None
+
+
+def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
+    """What holds for a whole connection. A pooler gives each transaction another one, so that nothing may: neither
+    prepared statements nor options, which the role has to have itself."""
+    if pooled:
+        return {"prepare_threshold": None}
+    # Custom plans: a generic one for the mean owner costs a large owner 14x (measured 3 -> 41 ms).
+    own = f"-c plan_cache_mode=force_custom_plan -c statement_timeout={STATEMENT_TIMEOUT_MS}"
+    given = url.query.get("options", "")
+    return {"prepare_threshold": 2, "options": f"{own} {given if isinstance(given, str) else ' '.join(given)}"}
 
 
 def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
@@ -224,21 +246,19 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
     return engine
 
 
-def _postgres_engine(url: URL) -> Engine:
+def _postgres_engine(url: URL, pooled: bool) -> Engine:
     from pgvector.psycopg import register_vector
     from psycopg import Connection as PsycopgConnection
     from psycopg import Error as PsycopgError
     from psycopg.types import TypeInfo
 
-    options = f"-c plan_cache_mode=force_custom_plan -c statement_timeout={STATEMENT_TIMEOUT_MS}"
     engine = create_engine(
         url,
         pool_size=READERS * 2 + BACKGROUND,
         max_overflow=0,
         hide_parameters=True,  # a traceback must not quote what was said
         pool_timeout=5,
-        # Custom plans: a generic one for the mean owner costs a large owner 14x (measured 3 -> 41 ms).
-        connect_args={"prepare_threshold": 2, "options": options},
+        connect_args=_postgres_session(url, pooled=pooled),
     )
 
     @event.listens_for(engine, "connect")

@@ -13,6 +13,7 @@ from typing import Literal
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from threefold_server.access import NO_POLICY, KeyPolicy, Reach
+from threefold_server.storage import audit
 from threefold_server.storage.tables import api_keys
 from threefold_server.storage.types import AnyRow
 
@@ -51,6 +52,7 @@ def create(connection: Connection, key: Key) -> str:
     own = {name: value for name, value in asdict(key.policy).items() if value is not None}
     values |= {"policy": json.dumps(own), "secret_hash": _hash(secret)}
     connection.execute(insert(api_keys).values(**values))
+    _note(connection, "key.create", key.key_id, key.created_at)
     return _token(key.key_id, secret)
 
 
@@ -62,6 +64,7 @@ def rotate(connection: Connection, key_id: str, now: int, grace_until: int) -> s
     secret = _new_secret()
     values = {"secret_hash": _hash(secret), "old_secret_hash": row.secret_hash, "old_secret_until": grace_until}
     connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(**values))
+    _note(connection, "key.rotate", key_id, now)
     return _token(key_id, secret)
 
 
@@ -104,7 +107,14 @@ def list_keys(connection: Connection) -> list[Key]:
 def revoke(connection: Connection, key_id: str, now: int) -> bool:
     """Refuse a key from now on; False if there is no such live key."""
     statement = update(api_keys).where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
-    return connection.execute(statement.values(revoked_at=now)).rowcount == 1
+    revoked = connection.execute(statement.values(revoked_at=now)).rowcount == 1
+    if revoked:
+        _note(connection, "key.revoke", key_id, now)
+    return revoked
+
+
+def _note(connection: Connection, action: audit.Action, key_id: str, now: int) -> None:
+    audit.note(connection, audit.STORE, audit.OPERATOR, action, target=key_id, at=now)
 
 
 def _proven(row: AnyRow, secret_hash: bytes) -> Key | None:

@@ -1,0 +1,70 @@
+"""Behind a transaction pooler, and with pgvector in a schema of its own: nothing rests on the state of a connection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.rows import TupleRow
+from sqlalchemy import text
+
+from fixtures.lives import MARKS, answers, live
+from fixtures.postgres import Databases
+from threefold_server.local import LocalService
+from threefold_server.storage import migrate
+from threefold_server.storage.database import Database
+
+
+@pytest.mark.parametrize(("parameter", "prepared"), [("", True), ("?pooler=transaction", False)])
+def test_nothing_is_prepared_for_a_connection(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, parameter: str, prepared: bool
+) -> None:
+    """What a pooler would lose, as each transaction may get another connection; counted as connections are closed."""
+    names: list[str] = []
+    close = psycopg.Connection[TupleRow].close
+
+    def counting(self: psycopg.Connection[TupleRow]) -> None:
+        names.extend(name for (name,) in self.execute("SELECT name FROM pg_prepared_statements", prepare=False))
+        close(self)
+
+    monkeypatch.setattr(psycopg.Connection, "close", counting)
+    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, **MARKS}
+    with (
+        LocalService(database_url=f"{postgres_url}{parameter}", **settings) as service,
+        service.client(user="ana", agent="support", timeout=60.0) as memory,
+    ):
+        live(memory)
+        for _ in range(3):
+            answers(memory)
+    assert bool(names) == prepared
+
+
+def test_a_pooler_of_another_kind_is_refused() -> None:
+    with pytest.raises(ValueError, match="transaction"):
+        Database("postgresql://localhost/x?pooler=session")
+
+
+@pytest.fixture
+def apart(databases: Databases) -> Iterator[str]:
+    """A blank database whose pgvector is in a schema of its own; a URL that names that on the search path."""
+    name = databases.create()
+    with psycopg.connect(databases.admin_url, dbname=name, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA extensions")
+        connection.execute("GRANT USAGE ON SCHEMA extensions TO public")
+        connection.execute("CREATE EXTENSION vector SCHEMA extensions")
+    yield f"{databases.url(name)}?options=-csearch_path%3Dpublic,extensions"
+    databases.drop(name)
+
+
+def test_pgvector_may_have_a_schema_of_its_own(apart: str) -> None:
+    migrate.upgrade(apart)
+    with closing(Database(apart)) as database:
+        shown = database.read_sync("system", lambda c: c.execute(text("SHOW plan_cache_mode")).scalar_one())
+    assert shown == "force_custom_plan"
+    with LocalService(database_url=apart, embedder="hash") as service, service.client(user="ana") as memory:
+        memory.write("s1", [{"role": "user", "content": "the heron uses gate 7"}])
+        memory.wait("s1")
+        assert memory.recall("heron").facts
