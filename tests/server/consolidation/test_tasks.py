@@ -105,7 +105,7 @@ async def test_only_the_holder_changes_a_task(world: World) -> None:
     def meddle(connection: Connection) -> None:
         tasks.finish(connection, stale)
         tasks.park(connection, stale, "no")
-        tasks.retry_later(connection, stale, 1, START)
+        tasks.retry_later(connection, stale, 1, START, "no")
         tasks.release(connection, stale)
         tasks.advance(connection, stale, 7)
 
@@ -121,10 +121,10 @@ async def test_the_status_of_a_session(world: World) -> None:
     [held] = claim(world, index=1)
     assert status(world, "s1", START).state == "running"
     assert status(world, "s1", START + 60 * SECOND).state == "pending"
-    world.write_sync(lambda c: tasks.retry_later(c, held, 3, START + 90 * SECOND))
+    world.write_sync(lambda c: tasks.retry_later(c, held, 3, START + 90 * SECOND, "429"))
     waiting = status(world, "s1", START)
     assert waiting.state == "pending"
-    assert waiting.reason == "index: attempt 4 of 8 follows at 2023-11-14T22:14:50+00:00"
+    assert waiting.reason == "index: attempt 4 of 8 follows at 2023-11-14T22:14:50+00:00: 429"
     schedule(world, "s1", "fold", START)
     [fold] = claim(world, fold=1)
     world.write_sync(lambda c: tasks.park(c, fold, "policy"))

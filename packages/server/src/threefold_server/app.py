@@ -16,10 +16,11 @@ from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
 from threefold_server.models import build_chat, build_embedder, build_summarizer
-from threefold_server.models.ports import Embedder
+from threefold_server.models.ports import Embedder, Meter
 from threefold_server.rates import Rates
-from threefold_server.service import Service
+from threefold_server.service import Service, now_micros
 from threefold_server.settings import Settings
+from threefold_server.spending import Spending
 from threefold_server.storage import migrate, system
 from threefold_server.storage.database import Connection, Database
 from threefold_server.storage.row_security import unbound_role
@@ -85,18 +86,20 @@ async def open_service(
         database = Database(settings.url)
         stack.push_async_callback(database.aclose)
         await database.read("system", _check_database)
-        embedder = _build_embedder(settings)
+        metrics = metrics or Metrics()
+        meter = Spending(settings, database, metrics, now_micros)
+        embedder = _build_embedder(settings, meter)
         stack.push_async_callback(embedder.aclose)
-        chat = _build_chat(settings)
+        chat = _build_chat(settings, meter)
         if chat is not None:
             stack.push_async_callback(chat.aclose)
-        service = Service(settings, database, embedder, build_summarizer(chat, settings.prompts), metrics or Metrics())
+        service = Service(settings, database, embedder, build_summarizer(chat, settings.prompts), metrics)
         if claim:
             await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service
 
 
-def _build_embedder(settings: Settings) -> Embedder:
+def _build_embedder(settings: Settings, meter: Meter) -> Embedder:
     return build_embedder(
         settings.embedder,
         model_path=settings.minilm_model,
@@ -104,12 +107,17 @@ def _build_embedder(settings: Settings) -> Embedder:
         api_key=settings.model_key,
         base_url=settings.model_base_url,
         timeout=settings.model_timeout,
+        meter=meter,
     )
 
 
-def _build_chat(settings: Settings) -> ChatModel | None:
+def _build_chat(settings: Settings, meter: Meter) -> ChatModel | None:
     return build_chat(
-        settings.model, api_key=settings.model_key, base_url=settings.model_base_url, timeout=settings.model_timeout
+        settings.model,
+        api_key=settings.model_key,
+        base_url=settings.model_base_url,
+        timeout=settings.model_timeout,
+        meter=meter,
     )
 
 

@@ -86,6 +86,8 @@ class Settings(BaseSettings):
     model_api_key: SecretStr | None = None
     model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
 
+    model_tokens_per_day: int | None = Field(default=None, ge=1, description="Tokens the store's background may use.")
+    model_tokens_per_user_day: int | None = Field(default=None, ge=1, description="Tokens one user's may use.")
     redact: Policy = Field(default="derived", description="Secrets: off, derived (kept out of memory), all (of turns).")
     consolidate: bool = Field(default=True, description="`serve` also does the background work.")
     consolidators: int = Field(default=2, ge=1, description="Sessions worked on at once, per process.")

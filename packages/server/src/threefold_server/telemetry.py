@@ -48,6 +48,12 @@ class Metrics:
         self.jwks_failures = Counter(
             "threefold_jwks_failures", "Times the issuer's keys could not be read.", registry=self.registry
         )
+        self.model_calls = Counter(
+            "threefold_model_calls", "Model calls of background work.", ["outcome"], registry=self.registry
+        )
+        self.model_tokens = Counter(
+            "threefold_model_tokens", "Tokens of these calls, sent and received.", registry=self.registry
+        )
         self.erasures = Counter("threefold_erasures", "Forgets carried out.", ["selector"], registry=self.registry)
         self.erased_rows = Counter("threefold_erased_rows", "Rows erased.", ["tier"], registry=self.registry)
 

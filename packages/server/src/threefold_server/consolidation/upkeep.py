@@ -10,7 +10,7 @@ import anyio
 
 from threefold.errors import Unavailable
 from threefold_server.service import Refusal, Service
-from threefold_server.storage import audit, keys, system, system_audit
+from threefold_server.storage import audit, keys, spending, system, system_audit
 from threefold_server.storage.database import Connection
 from threefold_server.telemetry import logger
 
@@ -110,6 +110,7 @@ async def sweep(service: Service) -> bool:
     old = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
     swept = max(swept, await service.database.write("system", old, background=True))
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
+    await service.database.write("system", partial(spending.sweep, day=now // MICROS_PER_DAY), background=True)
     await service.database.purge()  # again, where a reader was in the way when something was forgotten
     await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)
     counts = await service.database.read("system", partial(system.task_counts, now=now))

@@ -3,6 +3,7 @@
 done          the handler itself finished the task in its last transaction
 model error   retried later, more and more rarely, at most eight times; then parked
 refusal       parked at once: a person has to look
+budget spent  put off until the next day; no attempt is counted
 lease lost    dropped; whoever holds the task now does it
 no database   given back once it answers again; no attempt is counted
 a bug         as a model error, but logged with its type and place
@@ -37,8 +38,9 @@ from threefold_server.consolidation.upkeep import (
     retire_turns,
     sweep,
 )
-from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.models.ports import BudgetSpent, ModelError, ModelRefused
 from threefold_server.service import Service
+from threefold_server.spending import paid_by
 from threefold_server.storage import system, tasks
 from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
@@ -166,7 +168,7 @@ class Worker:
 
     async def _attempt(self, claim: Claim) -> None:
         try:
-            with span(claim.kind):
+            with paid_by(claim.owner), span(claim.kind):
                 await HANDLERS[claim.kind](self._service, claim)
             return
         except LeaseLost as error:
@@ -175,6 +177,9 @@ class Worker:
         except Unavailable:
             await anyio.sleep(POLL_SECONDS)
             outcome = partial(tasks.release, claim=claim)
+        except BudgetSpent as error:
+            due_at = self._service.clock() + int((error.retry_after or 0) * MICROS)
+            outcome = partial(tasks.postpone, claim=claim, due_at=due_at, reason=str(error))
         except (ModelError, EmbedderMismatch) as error:
             outcome = self._failed(claim, error, str(error))
         except Exception as error:  # noqa: BLE001 - a bug in one task must not end the work on all others
@@ -259,7 +264,8 @@ def _record_failure(
     if permanent or attempts >= MAX_ATTEMPTS:
         tasks.park(connection, claim, reason)
     else:
-        tasks.retry_later(connection, claim, attempts, now + int(retry_delay(attempts, retry_after) * MICROS))
+        due_at = now + int(retry_delay(attempts, retry_after) * MICROS)
+        tasks.retry_later(connection, claim, attempts, due_at, reason)
 
 
 def _place(error: Exception) -> str:

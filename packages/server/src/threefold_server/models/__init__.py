@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.models.ports import Embedder, Meter, Summarizer
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel
@@ -26,6 +26,7 @@ def build_embedder(
     api_key: str = "",
     base_url: str | None = None,
     timeout: float = 30.0,
+    meter: Meter | None = None,
 ) -> Embedder:
     """Return the embedder `minilm`, `hash` or `openai:<model>`; `dimensions` is for a model we do not know."""
     if spec == "minilm":
@@ -44,11 +45,16 @@ def build_embedder(
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
         raise ValueError(f"the embedder {spec!r} needs the number of its dimensions")
-    return OpenAIEmbedder(model, size, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout)
+    return OpenAIEmbedder(model, size, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout, meter=meter)
 
 
 def build_chat(
-    model: str | None, *, api_key: str = "", base_url: str | None = None, timeout: float = 30.0
+    model: str | None,
+    *,
+    api_key: str = "",
+    base_url: str | None = None,
+    timeout: float = 30.0,
+    meter: Meter | None = None,
 ) -> ChatModel | None:
     """Return the chat model behind the endpoint; None where none is set."""
     if model is None:
@@ -56,7 +62,7 @@ def build_chat(
     from threefold_server.models.chat import ChatModel
     from threefold_server.models.openai import BASE_URL
 
-    return ChatModel(model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout)
+    return ChatModel(model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout, meter=meter)
 
 
 def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Summarizer:

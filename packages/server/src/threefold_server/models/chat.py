@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 
 from anyio import fail_after
 from pydantic import BaseModel, Field
 
 from threefold.contract.common import clean_text
 from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
-from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.models.ports import Bill, Meter, ModelError, ModelRefused
+from threefold_server.models.tokens import count_tokens
 
 _REASONING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _REASONING_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)  # some servers swallow the opening tag
@@ -26,20 +28,45 @@ class _Choice(BaseModel):
     message: _Message
 
 
+class _Usage(BaseModel):
+    total_tokens: int = Field(ge=0)
+
+
 class _Completion(BaseModel):
     choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
 
 
 class ChatModel:
     """The model of the setting `THREEFOLD_MODEL`. Each question is one request; the worker decides about retries."""
 
-    def __init__(self, name: str, *, api_key: str, base_url: str = BASE_URL, timeout: float = TIMEOUT) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        api_key: str,
+        base_url: str = BASE_URL,
+        timeout: float = TIMEOUT,
+        meter: Meter | None = None,
+    ) -> None:
         self.name = name
-        self._timeout = timeout
+        self._timeout, self._meter = timeout, meter
         self._client = connect(api_key, base_url)
 
     async def ask(self, instructions: str, material: str, *, json: bool = False) -> str:
         """Return the answer, never an empty or a cut one. `json` asks the endpoint for a JSON object."""
+        tokens = count_tokens(instructions) + count_tokens(material)
+        async with self._meter.call(tokens) if self._meter else nullcontext(Bill(tokens)) as bill:
+            completion = await self._request(instructions, material, json)
+            answer = completion.choices[0].message.content or ""
+            bill.tokens = completion.usage.total_tokens if completion.usage else tokens + count_tokens(answer)
+            return self._answer(completion.choices[0])
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._client.close()
+
+    async def _request(self, instructions: str, material: str, json: bool) -> _Completion:
         with errors(), fail_after(self._timeout):
             reply = await self._client.chat.completions.with_raw_response.create(
                 model=self.name,
@@ -49,12 +76,7 @@ class ChatModel:
                 ],
                 extra_body={"response_format": {"type": "json_object"}} if json else None,
             )
-            choice = _Completion.model_validate_json(reply.content).choices[0]
-        return self._answer(choice)
-
-    async def aclose(self) -> None:
-        """Close the connections."""
-        await self._client.close()
+            return _Completion.model_validate_json(reply.content)
 
     def _answer(self, choice: _Choice) -> str:
         if choice.message.refusal or choice.finish_reason == "content_filter":

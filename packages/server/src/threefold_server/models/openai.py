@@ -17,7 +17,8 @@ from pydantic import BaseModel
 
 from threefold.contract.common import clean_text
 from threefold_server.models.packaged import InstallationError
-from threefold_server.models.ports import ModelError, ModelRefused, Vectors
+from threefold_server.models.ports import Meter, ModelError, ModelRefused, Vectors
+from threefold_server.models.tokens import count_tokens
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -42,22 +43,35 @@ class OpenAIEmbedder:
     """Vectors of `model`; a reply with another number of vectors or of dimensions is refused."""
 
     def __init__(
-        self, model: str, dimensions: int, *, api_key: str, base_url: str = BASE_URL, timeout: float = TIMEOUT
+        self,
+        model: str,
+        dimensions: int,
+        *,
+        api_key: str,
+        base_url: str = BASE_URL,
+        timeout: float = TIMEOUT,
+        meter: Meter | None = None,
     ) -> None:
         self.name = f"openai-{model}-{dimensions}"
         self.dimensions = dimensions
-        self._model, self._timeout = model, timeout
+        self._model, self._timeout, self._meter = model, timeout, meter
         self._client = connect(api_key, base_url)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the unit vectors of `texts`, asked for in groups."""
         starts = range(0, len(texts), TEXTS_PER_REQUEST)
-        groups = [await self._request(texts[start : start + TEXTS_PER_REQUEST]) for start in starts]
+        groups = [await self._charged(texts[start : start + TEXTS_PER_REQUEST]) for start in starts]
         return np.concatenate([np.empty((0, self.dimensions), np.float32), *groups])
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
+
+    async def _charged(self, texts: Sequence[str]) -> Vectors:
+        if self._meter is None:
+            return await self._request(texts)
+        async with self._meter.call(sum(map(count_tokens, texts))):
+            return await self._request(texts)
 
     async def _request(self, texts: Sequence[str]) -> Vectors:
         inputs = [str(clean_text(text)) or " " for text in texts]  # an empty input is answered with 400

@@ -1,12 +1,14 @@
-"""What the service asks of models: three ports, the data that crosses them, and the two ways they fail.
+"""What the service asks of models: three ports, the data that crosses them, and how they fail.
 
 ModelError              no usable answer now: timeout, 429, 5xx, lost connection, garbled reply; try again later
+├── BudgetSpent         what the store or the user may spend on models is spent; not before the next day
 └── ModelRefused        the same call would fail for ever: bad request, bad key, policy; park the work
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -28,6 +30,25 @@ class ModelError(Exception):
 
 class ModelRefused(ModelError):
     """The same call would fail for ever: park the work and tell the operator, do not retry."""
+
+
+class BudgetSpent(ModelError):
+    """The store or the user has spent what models may cost in a day; `retry_after` is the wait for the next."""
+
+
+@dataclass(slots=True)
+class Bill:
+    """The tokens of one call: guessed before it, known after it."""
+
+    tokens: int
+
+
+class Meter(Protocol):
+    """Charges calls to whom they are made for."""
+
+    def call(self, tokens: int) -> AbstractAsyncContextManager[Bill]:
+        """Around one call of about so many tokens; `BudgetSpent` where it must not be made."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,9 @@ def database_clock(connection: Connection) -> int | None:
 
 def requeue_parked(connection: Connection, now: int) -> int:
     """Make every parked task due again; returns how many there were."""
-    statement = update(tasks).where(tasks.c.parked.is_not(None)).values(parked=None, due_at=now, attempts=0)
+    statement = (
+        update(tasks).where(tasks.c.parked.is_not(None)).values(parked=None, due_at=now, attempts=0, failure=None)
+    )
     return connection.execute(statement).rowcount
 
 

@@ -234,6 +234,7 @@ tasks = Table(
     Column("lease_until", BigInteger),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("parked", Text, comment="the reason; null unless a person has to look"),
+    Column("failure", Text, comment="why the last attempt failed; null once there is progress"),
     ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
     Index("tasks_due", "due_at", postgresql_where=text("due_at IS NOT NULL"), sqlite_where=text("due_at IS NOT NULL")),
     Index(
@@ -306,6 +307,18 @@ checkpoint_writes = Table(
     Column("type", Text, nullable=False),
     Column("data", LargeBinary, nullable=False),
     ForeignKeyConstraint(["owner", "thread"], ["threads.owner", "threads.thread"], ondelete="CASCADE"),
+)
+
+model_use = Table(
+    "model_use",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("day", Integer, primary_key=True, comment="days since 1970, in UTC"),
+    Column("calls", BigInteger, nullable=False),
+    Column("failed", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
+    Index("model_use_by_day", "day"),
 )
 
 erased_turns = Table(
@@ -389,6 +402,7 @@ TENANT_TABLES = (
     checkpoints,
     checkpoint_blobs,
     checkpoint_writes,
+    model_use,
     erased_turns,
     receipts,
     audit,

@@ -81,13 +81,13 @@ def hold(connection: Connection, claim: Claim) -> AnyRow | None:
 
 def advance(connection: Connection, claim: Claim, upto: int) -> Claim:
     """Note progress: it moves the watermark and makes earlier failures void."""
-    _update(connection, claim, upto=upto, attempts=0)
+    _update(connection, claim, upto=upto, attempts=0, failure=None)
     return replace(claim, upto=upto)
 
 
 def finish(connection: Connection, claim: Claim, due_at: int | None = None) -> None:
     """Give the task back as done, or due again where more work came meanwhile."""
-    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=0)
+    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=0, failure=None)
 
 
 def failed_attempts(connection: Connection, claim: Claim) -> int:
@@ -95,9 +95,14 @@ def failed_attempts(connection: Connection, claim: Claim) -> int:
     return connection.execute(select(tasks.c.attempts).where(_held(claim))).scalar_one_or_none() or 0
 
 
-def retry_later(connection: Connection, claim: Claim, attempts: int, due_at: int) -> None:
+def retry_later(connection: Connection, claim: Claim, attempts: int, due_at: int, failure: str) -> None:
     """Give the task back for another attempt, after `attempts` failed ones."""
-    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=attempts)
+    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=attempts, failure=failure)
+
+
+def postpone(connection: Connection, claim: Claim, due_at: int, reason: str) -> None:
+    """Give the task back until a moment before which it is not to be tried; that is no failed attempt."""
+    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, failure=reason)
 
 
 def park(connection: Connection, claim: Claim, reason: str) -> None:
@@ -148,9 +153,9 @@ def _state(rows: Sequence[AnyRow], now: int) -> tuple[Literal["idle", "pending",
     if any(row.lease is not None and row.lease_until > now for row in rows):
         return "running", None
     for row in rows:
-        if row.due_at is not None and row.attempts:
+        if row.due_at is not None and row.failure is not None:
             at = from_micros(row.due_at).isoformat(timespec="seconds")
-            return "pending", f"{row.kind}: attempt {row.attempts + 1} of {MAX_ATTEMPTS} follows at {at}"
+            return "pending", f"{row.kind}: attempt {row.attempts + 1} of {MAX_ATTEMPTS} follows at {at}: {row.failure}"
     due = any(row.due_at is not None and row.due_at <= now for row in rows)
     return "pending" if due else "idle", None
 
