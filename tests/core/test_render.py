@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -160,6 +163,29 @@ def test_a_cut_block_is_stripped_to_the_end() -> None:
     assert strip_block(f"words <threefold-memory> {block[:-30]}") == "words <threefold-memory>"
 
 
+ESCAPED: dict[str, Callable[[str], str]] = {
+    "JSON": json.dumps,
+    "JSON with escaped slashes": lambda text: json.dumps(text).replace("/", "\\/"),
+    "JSON for HTML": lambda text: json.dumps(text).replace("<", "\\u003c").replace(">", "\\u003e"),
+    "HTML": html.escape,
+}
+
+
+@pytest.mark.parametrize("how", ESCAPED)
+@pytest.mark.parametrize("end", [None, -30], ids=["whole", "cut"])
+def test_a_block_in_a_tool_s_result_is_stripped(how: str, end: int | None) -> None:
+    """Field case 402: whatever form the tool gave it."""
+    block = join_block([], [memory_line(memory("a canary"))], [turn_line(turn("another canary"))])
+    assert "canary" not in strip_block(f"before {ESCAPED[how](block)[:end]}")
+
+
+def test_a_block_that_was_split_over_turns_is_stripped_from_each() -> None:
+    block = join_block(digest_lines(digest("x")), [memory_line(memory(f"canary {n}")) for n in range(9)], [])
+    for cut in range(len(FENCE_OPEN) + len(PREFACE) + 1, block.rindex("\n- [")):
+        first, second = strip_block(f"before {block[:cut]}"), strip_block(f"{block[cut:]} after")
+        assert (first, second) == ("before", "after")
+
+
 @pytest.mark.parametrize(
     "text",
     ["", " padded ", "what does <threefold-memory> mean?", "a </threefold-memory> b", "<threefold-memory-x>y</x>"],
@@ -168,7 +194,15 @@ def test_a_mention_of_the_tag_costs_no_words(text: str) -> None:
     assert strip_block(text) == text
 
 
-@pytest.mark.parametrize("hostile", ["<" + " " * 200_000, "<threefold" + "-" * 200_000, "<threefold-memory>" * 20_000])
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        "<" + " " * 200_000,
+        "<threefold" + "-" * 200_000,
+        "<threefold-memory>" * 20_000,
+        "&lt;threefold-memory " * 20_000,
+    ],
+)
 def test_no_text_takes_more_than_linear_time(hostile: str) -> None:
     """A quadratic match would take minutes here, and the test would be stopped."""
     assert len(neutral(hostile)) >= len(hostile.strip())

@@ -67,8 +67,8 @@ def test_a_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, data
     openai_server.otherwise = chat_reply("They talked about the weather [4].")
     model: dict[str, Any] = {"model": "chat", "model_base_url": openai_server.url}
     with (
-        LocalService(database_url=database_url, embedder="hash", **model, **MARKS) as service,
-        service.client() as memory,
+        LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model, **MARKS) as service,
+        service.client(timeout=60.0) as memory,
     ):
         memory.write("s1", [said("Let us plan the release."), said("Never email the client.", name="Ana")])
         for _ in range(3):

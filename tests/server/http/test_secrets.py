@@ -43,7 +43,7 @@ def service(database_url: str, openai_server: OpenAIServer, policy: str) -> Iter
 
 
 def test_no_secret_is_remembered_shown_or_sent(service: LocalService, openai_server: OpenAIServer, policy: str) -> None:
-    with service.client() as memory:
+    with service.client(timeout=60.0) as memory:
         first = said(f"Never share the token {SECRET} nor {CARD}.", id="t1", name=f"Ana {SECRET}", payload=PAYLOAD)
         memory.write("s1", [first, *(said(f"A remark about day {number}.") for number in range(40))])
         memory.write("s1", [said(f"And again {SECRET}.", id="t2")])

@@ -18,10 +18,14 @@ PREFACE = (
 MEMORIES_HEADING = "Memories:"
 WINDOW_HEADING = "Latest turns of this session, oldest first:"
 INDENT = "  "
+ESCAPES = 40
+"""Characters that JSON or HTML adds to the beginning of a block."""
 
 # What ends a line for a model or for str.splitlines. Folded text is indented, so no content looks like a line of ours.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
-_TAG = re.compile(r"<(/?)threefold-memory(?![\w-])[^<>]*>", re.IGNORECASE)
+# Also as JSON or HTML writes a tag: a tool's result may hold a block in either.
+_TAG = re.compile(r"(?:<|&lt;|\\u003c)(\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)", re.IGNORECASE)
+_OUR_LINE = re.compile(r"^- \[(?:(?:fact|episode) [^\],]*, )?\d{4}-\d\d-\d\d, [^\]]*\] ", re.MULTILINE)
 
 # Possessive throughout, so that no text makes the match slower than linear.
 _GAP = r"[\s\u00ad\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]*+"
@@ -94,6 +98,7 @@ def _words(text: str) -> str:
 
 def strip_block(text: str) -> str:
     """`text` without our blocks, so that what was recalled never enters memory again."""
+    text = _after_a_cut(text)
     kept: list[str] = []
     start, done = -1, 0
     for tag in _TAG.finditer(text):
@@ -106,9 +111,17 @@ def strip_block(text: str) -> str:
     return "".join([*kept, rest]).strip() if kept or len(rest) < len(text) else text
 
 
+def _after_a_cut(text: str) -> str:
+    """What follows the end of a block whose beginning stands in another turn, or nowhere."""
+    tag = _TAG.search(text)
+    cut = tag is not None and tag[1] and _OUR_LINE.search(text, 0, tag.start())
+    return text[tag.end() :].strip() if tag and cut else text
+
+
 def _is_ours(text: str, start: int) -> bool:
     """True for a cut block; a mere mention of the tag, without a closing one, must not cost the user's words."""
-    return text[start : start + len(FENCE_OPEN) + len(PREFACE) + 2].rstrip().endswith(PREFACE)
+    preface = text.find(PREFACE, start, start + len(FENCE_OPEN) + len(PREFACE) + ESCAPES)
+    return preface >= 0 and _TAG.search(text, start + 1, preface) is None
 
 
 def _section(heading: str, lines: Sequence[str]) -> list[str]:

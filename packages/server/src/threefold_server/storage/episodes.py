@@ -9,6 +9,7 @@ from uuid import UUID
 from sqlalchemy import Connection, and_, or_, select
 
 from threefold.contract import Memory, SourceRange
+from threefold.render import strip_block
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.redaction import Redact
 from threefold_server.storage.prepared import Prepared, PreparedAmong
@@ -46,12 +47,12 @@ def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], 
 
 
 def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
-    """A turn with its session, as the contract shows an episode: without secrets, unlike the turn itself."""
+    """A turn with its session, as the contract shows an episode: without secrets and recalled blocks."""
     origin = ORIGIN_OF_ROLE[row.role]
     return Memory.model_construct(  # validated when it was written
         id=row.turn_id,
         kind="episode",
-        text=redact(row.content),
+        text=redact(strip_block(row.content)),
         user=user,
         agent=row.agent,
         session_id=row.session_id,
