@@ -1,8 +1,9 @@
 """The floor: the least that a memory service can cost here, in hand-written statements, to measure ours against.
 
 A write is one two-row INSERT, answered once it is on disk. A recall is a call of the same embedder, the newest turns of
-the session, and the user's nearest facts by an exact scan. No identity, no idempotency, no search by words, no ranking,
-no budget. It answers the requests that the service answers, under the same uvicorn settings.
+the session, and the user's nearest facts by an exact scan. A checkpoint is its body, upserted as it came. No identity,
+no idempotency, no search by words, no ranking, no budget. It answers the requests that the service answers, under the
+same uvicorn settings.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import socket
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
@@ -20,7 +22,7 @@ from typing import Annotated, Any, Protocol, TypeVar
 
 import numpy as np
 import uvicorn
-from fastapi import FastAPI, Header
+from fastapi import FastAPI, Header, Request
 from pgvector.psycopg import register_vector_async
 from psycopg import AsyncConnection
 from pydantic import BaseModel
@@ -40,12 +42,13 @@ READERS = 4  # as many threads as the service reads with
 
 SCHEMA = """
     CREATE TABLE floor_turns (id {key}, user_id text, session_id text, role text, content text);
+    CREATE TABLE floor_checkpoints (thread text, id text, body {bytes}, PRIMARY KEY (thread, id));
     CREATE TABLE floor_facts (id {key}, user_id text, text text, vector {vector});
     CREATE INDEX floor_turns_by_session ON floor_turns (user_id, session_id, id);
     CREATE INDEX floor_facts_by_user ON floor_facts (user_id);
 """
-SQLITE_SCHEMA = SCHEMA.format(key="integer PRIMARY KEY", vector="blob")
-POSTGRES_SCHEMA = SCHEMA.format(key="bigserial PRIMARY KEY", vector="vector")
+SQLITE_SCHEMA = SCHEMA.format(key="integer PRIMARY KEY", vector="blob", bytes="blob")
+POSTGRES_SCHEMA = SCHEMA.format(key="bigserial PRIMARY KEY", vector="vector", bytes="bytea")
 
 
 class Turn(BaseModel):
@@ -100,6 +103,10 @@ class Store(Protocol):
         """Insert two turns, durably."""
         ...
 
+    async def upsert(self, values: tuple[str, str, bytes]) -> None:
+        """Store the body of a checkpoint, durably."""
+        ...
+
     async def read(self, user: str, session: str, query: Vectors) -> tuple[Rows, Rows]:
         """The newest turns (newest first), and the nearest facts with their cosines."""
         ...
@@ -109,6 +116,9 @@ class Postgres:
     """Eight connections, each statement a transaction of its own."""
 
     INSERT = "INSERT INTO floor_turns (user_id, session_id, role, content) VALUES (%s, %s, %s, %s), (%s, %s, %s, %s)"
+    UPSERT = """
+        INSERT INTO floor_checkpoints VALUES (%s, %s, %s) ON CONFLICT (thread, id) DO UPDATE SET body = EXCLUDED.body
+    """
     WINDOW = "SELECT role, content FROM floor_turns WHERE user_id = %s AND session_id = %s ORDER BY id DESC LIMIT %s"
     NEAREST = """
         SELECT text, -(vector <#> %(query)s) FROM floor_facts
@@ -137,6 +147,10 @@ class Postgres:
         async with self._connection() as connection:
             await connection.execute(self.INSERT, values)
 
+    async def upsert(self, values: tuple[str, str, bytes]) -> None:
+        async with self._connection() as connection:
+            await connection.execute(self.UPSERT, values)
+
     async def read(self, user: str, session: str, query: Vectors) -> tuple[Rows, Rows]:
         async with self._connection() as connection:
             turns = await connection.execute(self.WINDOW, (user, session, WINDOW))
@@ -148,6 +162,7 @@ class Sqlite:
     """One connection in one thread that writes, four that read."""
 
     INSERT = "INSERT INTO floor_turns (user_id, session_id, role, content) VALUES (?, ?, ?, ?), (?, ?, ?, ?)"
+    UPSERT = "INSERT OR REPLACE INTO floor_checkpoints VALUES (?, ?, ?)"
     WINDOW = "SELECT role, content FROM floor_turns WHERE user_id = ? AND session_id = ? ORDER BY id DESC LIMIT ?"
     VECTORS = "SELECT text, vector FROM floor_facts WHERE user_id = ?"
 
@@ -163,6 +178,9 @@ class Sqlite:
 
     async def insert(self, values: tuple[str, ...]) -> None:
         await _in(self._writer, lambda: self._write.execute(self.INSERT, values))
+
+    async def upsert(self, values: tuple[str, str, bytes]) -> None:
+        await _in(self._writer, lambda: self._write.execute(self.UPSERT, values))
 
     async def read(self, user: str, session: str, query: Vectors) -> tuple[Rows, Rows]:
         return await _in(self._readers, lambda: self._read(user, session, query))
@@ -202,6 +220,12 @@ def create_app(url: str, embedder_name: str) -> FastAPI:
         turns, facts = await store.read(user, body.session_id, query)
         window = [Turn(role=role, content=content) for role, content in reversed(turns)]
         return Recalled(window=window, facts=[Fact(text=text, score=score) for text, score in facts])
+
+    @app.post("/v1/threads/{thread}/checkpoints")
+    async def put(thread: str, request: Request) -> Written:  # pyright: ignore[reportUnusedFunction]
+        body = await request.body()
+        await store.upsert((thread, str(json.loads(body)["checkpoint_id"]), body))
+        return Written(appended=1)
 
     @app.get("/readyz")
     async def readyz() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]
