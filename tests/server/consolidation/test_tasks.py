@@ -32,6 +32,7 @@ CROSS_OWNER = {
     "rebuild_owner",
     "replace_embedder",
     "requeue_parked",
+    "retire_threads",
     "retire_turns",
     "stale_leases",
     "sweep_erased_turns",

@@ -11,15 +11,16 @@ import pytest
 from sqlalchemy import insert
 
 from fixtures.consolidation import SECOND, World
-from threefold.contract import TurnIn
-from threefold.errors import Unavailable
+from threefold.contract import PutCheckpointRequest, TurnIn
+from threefold.errors import Conflict, Unavailable
 from threefold_server.consolidation.fold import fold_session
-from threefold_server.consolidation.upkeep import AT_ONCE, every, flush_reads, retire_turns, sweep
+from threefold_server.consolidation.upkeep import AT_ONCE, every, flush_reads, retire_threads, retire_turns, sweep
 from threefold_server.models.ports import ModelError, ModelRefused
 from threefold_server.service import Service
-from threefold_server.storage.tables import digests, erased_turns, facts, passages, turns
+from threefold_server.storage.tables import checkpoints, digests, erased_turns, facts, passages, threads, turns
 from threefold_server.storage.tasks import LeaseLost
 from threefold_server.storage.types import AnyRow
+from threefold_server.threads import put_checkpoint
 
 pytestmark = pytest.mark.anyio
 
@@ -207,6 +208,28 @@ async def test_without_a_retention_every_turn_stays(world: World) -> None:
     world.clock.advance(10_000 * DAY)
     await retire_turns(world.service)
     assert [row.content for row in world.rows(turns)] == ["First."]
+
+
+async def test_idle_threads_go_in_pieces_once_they_are_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threefold_server.consolidation.upkeep.THREADS_AT_ONCE", 2)
+
+    async def put(thread_id: str, checkpoint_id: str) -> None:
+        request = PutCheckpointRequest(checkpoint_id=checkpoint_id, type="t", data=b"x")
+        await put_checkpoint(world.service, world.caller, thread_id, request)
+
+    for number in range(4):
+        await put(f"t{number}", "1")
+    world.clock.advance(20 * DAY)
+    await put("t0", "2")
+    world.clock.advance(20 * DAY)
+    await retire_threads(world.service)
+    assert len(world.rows(threads)) == 4  # unless the store says so, they stay
+    world.service.settings = world.service.settings.model_copy(update={"thread_retention_days": 30.0})
+    assert [await retire_threads(world.service) for _ in range(2)] == [True, False]
+    assert [row.thread_id for row in world.rows(threads)] == ["t0"]
+    assert [row.checkpoint_id for row in world.rows(checkpoints)] == ["1", "2"]
+    with pytest.raises(Conflict, match="deleted"):
+        await put("t1", "1")
 
 
 async def test_a_job_is_done_again_though_it_failed(world: World) -> None:

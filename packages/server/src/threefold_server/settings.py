@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     fact_expiry_days: float | None = Field(default=None, gt=0, description="New facts expire after this; unset: never.")
     turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
     audit_retention_days: float | None = Field(default=None, gt=0, description="Audit entries are kept this long.")
+    thread_retention_days: float | None = Field(
+        default=None, gt=0, description="Threads of graphs are erased once nothing was stored in them for this long."
+    )
 
     embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
     embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")

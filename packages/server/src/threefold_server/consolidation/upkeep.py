@@ -20,6 +20,9 @@ RETIRE_SECONDS = 3_600
 AT_ONCE = 200
 """Rows per transaction, so that no writer waits long for a sweep."""
 
+THREADS_AT_ONCE = 20
+"""A thread may hold thousands of checkpoints."""
+
 MICROS = 1_000_000
 MICROS_PER_DAY = 86_400 * MICROS
 
@@ -137,3 +140,13 @@ async def retire_turns(service: Service) -> bool:
     now = service.clock()
     retire = partial(system.retire_turns, before=now - int(days * MICROS_PER_DAY), now=now, limit=AT_ONCE)
     return await service.database.write("system", retire, background=True) > 0
+
+
+async def retire_threads(service: Service) -> bool:
+    """Erase threads of graphs that have been idle for longer than the store keeps them."""
+    days = service.settings.thread_retention_days
+    if days is None:
+        return False
+    now = service.clock()
+    retire = partial(system.retire_threads, before=now - int(days * MICROS_PER_DAY), now=now, limit=THREADS_AT_ONCE)
+    return await service.database.write("system", retire, background=True) == THREADS_AT_ONCE

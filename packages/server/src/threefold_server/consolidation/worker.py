@@ -35,6 +35,7 @@ from threefold_server.consolidation.upkeep import (
     flush_key_uses,
     flush_reads,
     flush_refusals,
+    retire_threads,
     retire_turns,
     sweep,
 )
@@ -232,6 +233,7 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
                 upkeep.start_soon(every, FLUSH_SECONDS, service, chain_audit)
                 upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
                 upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
+                upkeep.start_soon(every, RETIRE_SECONDS, service, retire_threads)
             async with anyio.create_task_group() as work:
                 if service.settings.consolidate:
                     service.wake = worker.wake

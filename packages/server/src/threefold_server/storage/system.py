@@ -190,6 +190,18 @@ def retire_turns(connection: Connection, before: int, now: int, limit: int) -> i
     return len(places)
 
 
+def retire_threads(connection: Connection, before: int, now: int, limit: int) -> int:
+    """Erase up to `limit` threads in which nothing was stored since a moment; returns how many were chosen."""
+    idle = threads.c.updated_at < before
+    oldest = select(threads.c.owner, threads.c.thread).where(idle).order_by(threads.c.updated_at).limit(limit)
+    by_owner: dict[UUID, list[UUID]] = {}
+    for owner, thread in connection.execute(oldest):
+        by_owner.setdefault(owner, []).append(thread)
+    for owner, chosen in by_owner.items():
+        erase.erase_threads(connection, owner, and_(threads.c.thread.in_(chosen), idle), now)
+    return sum(map(len, by_owner.values()))
+
+
 def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:
     """Add buffered read counts of (owner, fact), and extend once those that were read often enough."""
     keys = sorted(counts)  # one order for all processes, so that no two wait for each other
