@@ -26,7 +26,7 @@ import httpx
 from floor import POSTGRES_SCHEMA, SQLITE_SCHEMA
 from harness import THREEFOLD, machine, started
 from langgraph.channels.delta import DeltaChannel  # pyright: ignore[reportMissingTypeStubs]
-from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointMetadata, empty_checkpoint
+from langgraph.checkpoint.base import BaseCheckpointSaver, Checkpoint, CheckpointMetadata, empty_checkpoint
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
@@ -42,6 +42,7 @@ from threefold_server.storage.migrate import upgrade
 WINDOW = 20
 CHARACTERS = 200
 FLOOR_PUTS = 400
+PAIRS = 200
 CONFIG: Any = {"configurable": {"thread_id": "t", "checkpoint_ns": "", "user_id": "ana"}}
 
 Saver = BaseCheckpointSaver[Any]
@@ -140,14 +141,15 @@ def main() -> None:
     for engine in chosen_engines(options):
         with stores_of(engine, options.database_url) as stores:
             for name, state, opening in RUNS[engine]:
-                samples = asyncio.run(grow(stores, state, opening, options.turns))
+                samples, comparison = asyncio.run(grow(stores, state, opening, options.turns))
                 console.print(growth(f"{engine}: {name}", samples))
+                console.print(comparison)
             console.print(f"{engine}: {against_floor(stores)}")
     console.print(f"{machine()}, {datetime.now(UTC).date()}; {options.turns:,} turns on one thread")
 
 
-async def grow(stores: Stores, state: type[Any], opening: Opening, turns: int) -> list[Sample]:
-    """Run the turns, and look now and then."""
+async def grow(stores: Stores, state: type[Any], opening: Opening, turns: int) -> tuple[list[Sample], str]:
+    """Run the turns, and look now and then; at the end compare the thread with a new one."""
     looks = {20, turns // 10, turns // 2, turns}
     async with opening(stores) as (saver, url):
         put_ms = _timed(saver)
@@ -162,7 +164,23 @@ async def grow(stores: Stores, state: type[Any], opening: Opening, turns: int) -
             if turn in looks:
                 size = (database_bytes(url) - empty) / 1e6
                 samples.append(Sample(turn, size, statistics.median(put_ms[-60:])))
-        return samples
+        return samples, await long_and_new(saver)
+
+
+async def long_and_new(saver: Saver) -> str:
+    """The same put on the long thread and on a new one in turn, so that what else the machine does falls on both."""
+    spent: dict[str, list[float]] = {"t": [], "new": []}
+    for number in range(PAIRS):
+        made, new = _checkpoint(number)
+        for thread, times in spent.items():
+            config: Any = {"configurable": {**CONFIG["configurable"], "thread_id": thread}}
+            began = time.perf_counter()
+            await saver.aput(config, made, CheckpointMetadata(source="loop", step=number), new)
+            times.append(1e3 * (time.perf_counter() - began))
+    long, fresh = (statistics.median(times) for times in spent.values())
+    return (
+        f"a put on this thread takes {long / fresh:.2f} times as long as on a new one ({long:.2f} ms, {fresh:.2f} ms)"
+    )
 
 
 def _timed(saver: Any) -> list[float]:
@@ -235,15 +253,20 @@ def _put(client: httpx.Client, number: int) -> float:
 
 
 def _body(number: int) -> bytes:
-    """What `aput` sends in the steady state of `window`."""
+    """What `aput` sends."""
+    made, new = _checkpoint(number)
+    metadata = CheckpointMetadata(source="loop", step=number)
+    request = checkpoints.checkpoint_request(JsonPlusSerializer(), CONFIG, made, metadata, new)
+    return request.model_dump_json(exclude_unset=True).encode()
+
+
+def _checkpoint(number: int) -> tuple[Checkpoint, Any]:
+    """One of the steady state of `window`, and the versions that are new in it; its id is before all real ones."""
     made = empty_checkpoint()
     made["id"] = f"{number:036d}"
     made["channel_values"] = {"messages": [message(turn, "user") for turn in range(WINDOW)]}
     made["channel_versions"] = {"messages": f"{number}.x", "__start__": "1.x", "branch:to:answer": f"{number}.x"}
-    new: Any = {"messages": f"{number}.x"}
-    metadata = CheckpointMetadata(source="loop", step=number)
-    request = checkpoints.checkpoint_request(JsonPlusSerializer(), CONFIG, made, metadata, new)
-    return request.model_dump_json(exclude_unset=True).encode()
+    return made, {"messages": f"{number}.x"}
 
 
 def growth(title: str, samples: Sequence[Sample]) -> Table:
