@@ -81,11 +81,13 @@ def pieces(reply: Reply) -> Iterator[ChatGenerationChunk]:
 class Subject:
     """An agent whose user and thread are in the run's config."""
 
-    def __init__(self, setup: Setup, **options: Any) -> None:
+    def __init__(self, setup: Setup, *, keeps_threads: bool = False) -> None:
         self.script = setup.script
-        middleware: Any = ThreefoldMiddleware(connection_of(setup))
-        tools = [weather, broken]
-        self.agent: Any = create_agent(Scripted(script=setup.script), tools, middleware=[middleware], **options)
+        self.connection = ThreefoldConnection(setup.line.client(), setup.line.async_client(), policy=setup.policy)
+        middleware: Any = ThreefoldMiddleware(self.connection)
+        saver: Any = ThreefoldSaver(self.connection) if keeps_threads else None
+        model = Scripted(script=setup.script)
+        self.agent: Any = create_agent(model, [weather, broken], middleware=[middleware], checkpointer=saver)
 
     def run_sync(self, text: str, who: Who) -> str:
         return self.agent.invoke({"messages": text}, of(who))["messages"][-1].text
@@ -197,20 +199,17 @@ async def run_twice_in_history(subject: Subject, text: str, who: Who) -> None:
 
 async def replay(setup: Setup, who: Who) -> tuple[Any, Any]:
     """A conversation with a tool call and a picture, which `ThreefoldSaver` keeps, in another agent object."""
-    subject = Subject(setup, checkpointer=ThreefoldSaver(connection_of(setup)))
+    subject, other = Subject(setup, keeps_threads=True), Subject(setup, keeps_threads=True)
     replies = iter([ToolCall("weather", {"town": "Bern"}), "It is sunny.", "A pixel."])
     setup.script.reply = lambda _: next(replies)
     await subject.run("What is the weather in Bern?", who)
     picture = {"type": "image", "base64": "iVBORw0KGgo=", "mime_type": "image/png"}
     shown = HumanMessage([{"type": "text", "text": "What is this?"}, picture])  # pyright: ignore[reportArgumentType]
     state = await subject.agent.ainvoke({"messages": [shown]}, of(who))
-    other = Subject(setup, checkpointer=ThreefoldSaver(connection_of(setup)))
     loaded = await other.agent.aget_state(of(who))
+    await subject.connection.aclose()
+    await other.connection.aclose()
     return state["messages"], loaded.values["messages"]
-
-
-def connection_of(setup: Setup) -> ThreefoldConnection:
-    return ThreefoldConnection(setup.line.client(), setup.line.async_client(), policy=setup.policy)
 
 
 PLUGIN = Plugin(
