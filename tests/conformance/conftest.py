@@ -123,6 +123,12 @@ def place(request: pytest.FixtureRequest) -> Iterator[InProcess | Remote]:
             yield found
 
 
+@pytest.fixture
+def ana() -> str:
+    """A user whom no other test on the same service knows."""
+    return f"ana-{uuid4().hex}"
+
+
 @pytest.fixture(params=["sync", "async"])
 def run(request: pytest.FixtureRequest) -> Run:
     """A run by each of the two entry points that every framework has."""

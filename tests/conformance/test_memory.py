@@ -12,7 +12,7 @@ from conformance.conftest import InProcess, Remote, Run, said, turns
 from threefold import ThreefoldError
 from threefold.render import FENCE_MARK
 
-CODES = {"ana": "4711", "bob": "0815", "cleo": "1234"}
+CODES = ["4711", "0815", "1234"]
 
 # Pairs that any joining, trimming, folding or decoding of ids would make one.
 HOSTILE = [
@@ -32,57 +32,61 @@ HOSTILE = [
 
 
 def test_a_fact_told_in_one_session_is_recalled_in_the_next(
-    plugin: Plugin, place: InProcess | Remote, run: Run
+    plugin: Plugin, place: InProcess | Remote, run: Run, ana: str
 ) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
-    run(agent, "The gate code is 4711.", Who("ana", "monday"))
-    run(agent, "What is the gate code?", Who("ana", "tuesday"))
-    assert "4711" not in script.prompts[0].replace("The gate code is 4711.", "")
+    run(agent, "The gate code is 4711.", Who(ana, "monday"))
+    run(agent, "What is the gate code?", Who(ana, "tuesday"))
+    assert script.prompts[0].count("4711") == 1
     assert "4711" in script.prompts[-1]
 
 
-def test_two_users_on_one_agent_object_never_mix(plugin: Plugin, place: InProcess | Remote) -> None:
+@pytest.fixture
+def codes(ana: str) -> dict[str, str]:
+    """Users and what each has to tell."""
+    return {f"{ana}-{code}": code for code in CODES}
+
+
+def test_two_users_on_one_agent_object_never_mix(
+    plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]
+) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
     async def talk(user: str) -> None:
-        for round_number in range(3):
-            session = Who(user, f"same-{round_number}")
-            await agent.run(f"The gate code of {user} is {CODES[user]}.", session)
-            await agent.run(f"Which gate code has {user}?", session)
+        for number in range(3):
+            await agent.run(f"The gate code is {codes[user]}.", Who(user, f"same-{number}"))
+            await agent.run("Which is the gate code?", Who(user, f"same-{number}"))
 
     async def all_talk() -> None:
-        await asyncio.gather(*map(talk, CODES))
+        await asyncio.gather(*map(talk, codes))
 
     asyncio.run(all_talk())
-    check_apart(script, place)
+    check_apart(script, place, codes)
 
 
-def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remote) -> None:
+def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
     def talk(user: str) -> None:
-        for round_number in range(3):
-            session = Who(user, f"same-{round_number}")
-            agent.run_sync(f"The gate code of {user} is {CODES[user]}.", session)
-            agent.run_sync(f"Which gate code has {user}?", session)
+        for number in range(3):
+            agent.run_sync(f"The gate code is {codes[user]}.", Who(user, f"same-{number}"))
+            agent.run_sync("Which is the gate code?", Who(user, f"same-{number}"))
 
-    with ThreadPoolExecutor(len(CODES)) as pool:
-        list(pool.map(talk, CODES))
-    check_apart(script, place)
+    with ThreadPoolExecutor(len(codes)) as pool:
+        list(pool.map(talk, codes))
+    check_apart(script, place, codes)
 
 
-def check_apart(script: Script, place: InProcess | Remote) -> None:
+def check_apart(script: Script, place: InProcess | Remote, codes: dict[str, str]) -> None:
     """Every prompt, and every session, has one user's code in it; each question came with the answer."""
-    for prompt in script.prompts:
-        assert sum(code in prompt for code in CODES.values()) == 1, prompt
-    for user, code in CODES.items():
-        for round_number in range(3):
-            words = said(place.client(user), f"same-{round_number}")
-            asked = [f"The gate code of {user} is {code}.", f"Which gate code has {user}?"]
-            assert [text for text in words if text in asked] == asked
+    assert [sum(code in prompt for code in CODES) for prompt in script.prompts] == [1] * 6 * len(codes)
+    for user, code in codes.items():
+        for number in range(3):
+            words = said(place.client(user), f"same-{number}")
+            assert words == [f"The gate code is {code}.", "Noted.", "Which is the gate code?", "Noted."]
 
 
 @pytest.mark.parametrize(("user", "session", "other_user", "other_session"), HOSTILE)
@@ -104,23 +108,25 @@ def test_ids_that_cannot_be_are_refused_before_the_model_is_asked(plugin: Plugin
     assert script.prompts == []
 
 
-def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProcess | Remote, run: Run) -> None:
+def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProcess | Remote, run: Run, ana: str) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
-    run(agent, "The gate code is 4711.", Who("ana", "told"))
+    run(agent, "The gate code is 4711.", Who(ana, "told"))
     for number in range(3):
-        run(agent, "What is the gate code?", Who("ana", f"asked-{number}"))
+        run(agent, "What is the gate code?", Who(ana, f"asked-{number}"))
         assert "4711" in script.prompts[-1]
-        log = "".join(turn.content + (turn.payload or "") for turn in turns(place.client("ana"), f"asked-{number}"))
+        log = "".join(turn.content + (turn.payload or "") for turn in turns(place.client(ana), f"asked-{number}"))
         assert "4711" not in log
         assert FENCE_MARK not in log
         assert "What is the gate code?" in log
 
 
-def test_one_agent_object_serves_one_event_loop_after_another(plugin: Plugin, place: InProcess | Remote) -> None:
+def test_one_agent_object_serves_one_event_loop_after_another(
+    plugin: Plugin, place: InProcess | Remote, ana: str
+) -> None:
     agent = plugin.agent(Setup(place))
     for number in range(3):
-        asyncio.run(agent.run(f"Round {number}.", Who("ana", "loops")))
-    agent.run_sync("Round 3.", Who("ana", "loops"))
-    words = said(place.client("ana"), "loops")
+        asyncio.run(agent.run(f"Round {number}.", Who(ana, "loops")))
+    agent.run_sync("Round 3.", Who(ana, "loops"))
+    words = said(place.client(ana), "loops")
     assert [text for text in words if text.startswith("Round")] == [f"Round {number}." for number in range(4)]

@@ -49,6 +49,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "fact_history": (("f",), {}, "GET /v1/facts/f/history"),
     "restore_fact": (("f",), {}, "POST /v1/facts/f/restore"),
     "sessions": ((), {"cursor": "c", "limit": 3}, "GET /v1/sessions?cursor=c&limit=3"),
+    "state": (("s",), {}, "GET /v1/sessions/s/state"),
     "turns": (("s",), {"from_seq": 2, "payload": True}, "GET /v1/sessions/s/turns?from_seq=2&payload=1"),
     "digests": (("s",), {}, "GET /v1/sessions/s/digests"),
     "digest": (("s", 4), {}, "GET /v1/sessions/s/digests/4"),

@@ -35,7 +35,7 @@ def test_the_verbs_of_the_contract_are_there() -> None:
         *(f"admin {verb}" for verb in ("owners", "usage", "list", "export", "rename", "forget")),
         *(f"audit {verb}" for verb in ("list", "verify")),
         *(f"facts {verb}" for verb in ("save", "show", "edit", "delete", "history", "restore")),
-        *(f"sessions {verb}" for verb in ("list", "turns", "digests", "end")),
+        *(f"sessions {verb}" for verb in ("list", "turns", "state", "digests", "end")),
         *(f"keys {verb}" for verb in ("create", "list", "rotate", "revoke")),
     }
 

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from threefold import MemoryClient
-from threefold.contract import MAX_CONTENT_CHARS, MAX_ID_CHARS
+from threefold.contract import MAX_CONTENT_CHARS, MAX_ID_CHARS, SessionState
 from threefold.errors import Conflict, InvalidRequest, NotFound, RevisionConflict
 from threefold_server.local import LocalService
 
@@ -66,6 +66,48 @@ def test_a_revision_that_moved_on_is_refused_and_a_retry_of_a_success_is_not(mem
         memory.write("s1", [said("two", id="2")], expected_revision=0)
     assert refusal.value.details["revision"] == 1
     assert memory.write("s1", [said("one", id="1")], expected_revision=0).duplicates == 1
+
+
+def test_a_state_is_written_with_the_turns_and_read_back_byte_for_byte(memory: MemoryClient) -> None:
+    assert memory.write("s1", [said("one", id="1")], state='{"n":  1}').revision == 1
+    assert memory.state("s1") == SessionState(state='{"n":  1}', revision=1, last_seq=1)
+    assert memory.write("s1", [said("two", id="2")]).revision == 2
+    assert memory.write("s1", [], state='{"n": 2}').revision == 3
+    assert memory.state("s1") == SessionState(state='{"n": 2}', revision=3, last_seq=2)
+    listed = memory.sessions(state=True).sessions + memory.sessions().sessions
+    assert [session.state for session in listed] == ['{"n": 2}', None]
+
+
+def test_a_state_is_compared_and_swapped(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one", id="1")], state="1", expected_revision=0)
+    assert memory.write("s1", [said("one", id="1")], state="1", expected_revision=0).revision == 1  # sent again
+    with pytest.raises(RevisionConflict) as conflict:
+        memory.write("s1", [], state="2", expected_revision=0)
+    assert conflict.value.details == {"revision": 1}
+    assert memory.state("s1").state == "1"
+
+
+def test_a_state_goes_with_its_session(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one", id="1")], state="1")
+    memory.forget(session_id="s1")
+    with pytest.raises(NotFound):
+        memory.state("s1")
+    assert memory.write("s1", [said("one", id="1")], state="1").erased == 1  # a late writer
+    with pytest.raises(NotFound):
+        memory.state("s1")
+
+
+def test_a_late_writer_of_forgotten_turns_brings_no_state_back(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one", id="1"), said("two", id="2")])
+    assert memory.forget(fact_ids=["1"]).not_covered == []
+    memory.write("s1", [said("one", id="1")], state="one")
+    assert memory.state("s1").state is None
+
+
+def test_a_forget_says_that_it_leaves_states(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one", id="1"), said("two", id="2")], state="one")
+    assert memory.forget(fact_ids=["1"]).not_covered == ["session_state"]
+    assert memory.forget(session_id="s1").not_covered == []
 
 
 def test_sessions_of_two_users_and_of_two_agents_are_apart(service: LocalService) -> None:

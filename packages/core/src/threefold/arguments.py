@@ -41,7 +41,7 @@ class Job:
 class Arguments(BaseModel):
     """Arguments of a tool. Others than these are refused: a model cannot name a user."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     def job(self) -> Job | str:
         """What they ask for; or the answer, where there is nothing to ask."""

@@ -41,6 +41,7 @@ from threefold.contract import (
     SaveFactRequest,
     ScoreTest,
     SessionPage,
+    SessionState,
     SessionStatus,
     Stored,
     ThreadCounts,
@@ -102,6 +103,7 @@ class WriteOptions(TypedDict, total=False):
 
     visibility: Visibility | None
     run_end: bool
+    state: str | None
     expected_revision: int | None
 
 
@@ -225,9 +227,15 @@ def restore_fact(fact_id: str) -> Call[Memory]:
     return Call("POST", _path("facts", fact_id, "restore"), Memory, repeatable=False)
 
 
-def sessions(*, cursor: str | None = None, limit: int | None = None) -> Call[SessionPage]:
+def sessions(*, cursor: str | None = None, limit: int | None = None, state: bool = False) -> Call[SessionPage]:
     """One page of sessions."""
-    return Call("GET", "/v1/sessions", SessionPage, given(cursor=cursor, limit=limit), pace="long")
+    params = given(cursor=cursor, limit=limit, state=1 if state else None)
+    return Call("GET", "/v1/sessions", SessionPage, params, pace="long")
+
+
+def state(session_id: str) -> Call[SessionState]:
+    """What a framework keeps beside the turns of a session."""
+    return Call("GET", _path("sessions", session_id, "state"), SessionState)
 
 
 def turns(

@@ -40,6 +40,7 @@ from threefold.contract import (
     MemoryPage,
     RecallResponse,
     SessionPage,
+    SessionState,
     SessionStatus,
     TurnPage,
     WhoAmI,
@@ -197,9 +198,13 @@ class MemoryClient(Endpoint):
         """Make a superseded version the current one."""
         return self.send(calls.restore_fact(fact_id))
 
-    def sessions(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
+    def sessions(self, *, cursor: str | None = None, limit: int | None = None, state: bool = False) -> SessionPage:
         """One page of sessions, the most recently written first."""
-        return self.send(calls.sessions(cursor=cursor, limit=limit))
+        return self.send(calls.sessions(cursor=cursor, limit=limit, state=state))
+
+    def state(self, session_id: str) -> SessionState:
+        """What a framework keeps beside the turns of a session, and the revision to write the next with."""
+        return self.send(calls.state(session_id))
 
     def turns(
         self, session_id: str, *, from_seq: int | None = None, limit: int | None = None, payload: bool = False
@@ -383,8 +388,13 @@ class AsyncMemoryClient(Endpoint):
     async def restore_fact(self, fact_id: str) -> Memory:
         return await self.send(calls.restore_fact(fact_id))
 
-    async def sessions(self, *, cursor: str | None = None, limit: int | None = None) -> SessionPage:
-        return await self.send(calls.sessions(cursor=cursor, limit=limit))
+    async def sessions(
+        self, *, cursor: str | None = None, limit: int | None = None, state: bool = False
+    ) -> SessionPage:
+        return await self.send(calls.sessions(cursor=cursor, limit=limit, state=state))
+
+    async def state(self, session_id: str) -> SessionState:
+        return await self.send(calls.state(session_id))
 
     async def turns(
         self, session_id: str, *, from_seq: int | None = None, limit: int | None = None, payload: bool = False

@@ -392,12 +392,17 @@ def fitting_query(query: str) -> str:
 
 def recordable(turn: TurnIn) -> list[TurnIn]:
     """The turn with its time and without recalled text; none where nothing else was in it."""
-    content = strip_block(turn.content)
-    if turn.content and not content:
+    own = without_recalled(turn)
+    if turn.content and not own.content:
         return []
     said = turn.created_at or datetime.now(UTC)  # now, as it may be sent much later
+    return [own.model_copy(update={"created_at": said})]
+
+
+def without_recalled(turn: TurnIn) -> TurnIn:
+    """The turn without recalled text, neither in its words nor in its payload."""
     payload = turn.payload and strip_payload(turn.payload)
-    return [turn.model_copy(update={"content": content, "created_at": said, "payload": payload})]
+    return turn.model_copy(update={"content": strip_block(turn.content), "payload": payload})
 
 
 def strip_payload(payload: str) -> str:

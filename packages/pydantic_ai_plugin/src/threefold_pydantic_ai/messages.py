@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple, cast
@@ -36,7 +37,8 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import PydanticSerializationError
 
-from threefold import TurnIn, calls, strip_block
+from threefold import calls, strip_block
+from threefold.calls import TurnLike
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Role, Turn
 from threefold.contract.common import TurnKind
 from threefold.errors import InvalidRequest
@@ -61,11 +63,24 @@ class Voice(NamedTuple):
     call: str | None = None
 
 
-def turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list[TurnIn]:
+Voices = list[tuple[Voice, list[Part]]]
+
+
+def turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
     """A message as turns with ids below `key`, each with the JSON of its own parts: what one of them loses by an
     erasure, no other one still tells. `groups` names the group of each tool call."""
-    turns: list[TurnIn] = []
-    for number, (voice, parts) in enumerate(_voices(message)):
+    return _turns(message, _voices(message), key, groups)
+
+
+def whole_turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
+    """The same, with one turn at least: the place of a message that says nothing of its own."""
+    silent: Voices = [(Voice("user" if isinstance(message, ModelRequest) else "assistant"), list(message.parts))]
+    return _turns(message, _voices(message) or silent, key, groups)
+
+
+def _turns(message: ModelMessage, voices: Voices, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
+    turns: list[TurnLike] = []
+    for number, (voice, parts) in enumerate(voices):
         turn = {
             "id": f"{key}{SEPARATOR}{number}",
             "role": voice.role,
@@ -74,9 +89,9 @@ def turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list
             "group": _id_or_none(voice.call and groups.get(voice.call, voice.call)),
             "content": middle_cut(_text(parts), MAX_CONTENT_CHARS),
             "payload": _dump(_with_parts(message, parts)),
-            "created_at": message.timestamp,
+            "created_at": message.timestamp if message.timestamp and message.timestamp.tzinfo else None,
         }
-        turns.append(calls.turn_in(turn))
+        turns.append(turn)
     return turns
 
 
@@ -114,9 +129,9 @@ def user_text(message: ModelMessage) -> str:
     return _text([part for part in message.parts if isinstance(part, UserPromptPart)])
 
 
-def _voices(message: ModelMessage) -> Iterator[tuple[Voice, list[Part]]]:
+def _voices(message: ModelMessage) -> Voices:
     """The parts by voice. Silent ones, such as thinking, go with the next one that says something, or the last."""
-    found: list[tuple[Voice, list[Part]]] = []
+    found: Voices = []
     silent: list[Part] = []
     own = [part for part in cast(Sequence[Part], message.parts) if not _is_recalled(part)]
     for voice, run in groupby(own, key=_voice):
@@ -128,7 +143,7 @@ def _voices(message: ModelMessage) -> Iterator[tuple[Voice, list[Part]]]:
         found[-1][1].extend(silent)
     elif silent:
         found.append((_voice(silent[-1]), silent))
-    return iter(found)
+    return found
 
 
 def _voice(part: Part) -> Voice:
@@ -162,9 +177,9 @@ def _said(part: Part) -> str:
         case ToolCallPart() if part.tool_name in TOOLS:
             return ""  # what was searched for would be the best match for the next such search
         case BaseToolCallPart():
-            return f"{part.tool_name}({part.args_as_json_str()})"
+            return f"{part.tool_name}({_arguments(part)})"
         case BaseToolReturnPart():
-            text = part.model_response_str(wrap_if_error=False)
+            text = _result(part)
             files = [_shown(file) for file in part.files]
             return "\n".join(filter(None, [strip_block(text), *files]))
         case FilePart():
@@ -175,6 +190,18 @@ def _said(part: Part) -> str:
             return part.transcript or ""
         case _:
             return ""
+
+
+def _arguments(part: BaseToolCallPart) -> str:
+    """The arguments as the model wrote them, which need not be JSON."""
+    return part.args if isinstance(part.args, str) else json.dumps(part.args or {}, ensure_ascii=False, default=str)
+
+
+def _result(part: BaseToolReturnPart) -> str:
+    try:
+        return part.model_response_str(wrap_if_error=False)
+    except PydanticSerializationError:  # no JSON, or not even Unicode
+        return str(part.content)
 
 
 def _shown(content: UserContent) -> str:
@@ -248,6 +275,6 @@ def _as_text(turn: Turn) -> ModelMessage | None:
 def _id_or_none(name: str | None) -> str | None:
     """A name that a model made up, where it can be one: it must not cost the turn."""
     try:
-        return name and calls.checked_id("name", name)
+        return calls.checked_id("name", name or "")
     except InvalidRequest:
         return None

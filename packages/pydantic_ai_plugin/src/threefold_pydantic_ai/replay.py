@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from pydantic_ai.messages import ModelMessage, repair_messages
 
 from threefold import AsyncMemorySession, NotFound, ThreefoldError, calls
-from threefold.contract import MAX_PAGE, Turn
+from threefold.calls import Call
+from threefold.contract import MAX_PAGE, Turn, TurnPage
 from threefold_pydantic_ai.messages import messages_of
+
+Send = Callable[[Call[TurnPage]], Awaitable[TurnPage]]
 
 log = logging.getLogger("threefold")
 
@@ -30,12 +34,17 @@ async def load_messages(session: AsyncMemorySession, limit: int, goes_on: bool) 
     return repair_messages(messages) if goes_on else messages
 
 
+async def turns_from(send: Send, session_id: str, first: int) -> list[Turn]:
+    """The turns of a session from one on, with their payloads, page by page."""
+    turns: list[Turn] = []
+    more: str | None = str(first)
+    while more is not None:
+        page = await send(calls.turns(session_id, from_seq=int(more), limit=MAX_PAGE, payload=True))
+        turns += page.turns
+        more = page.next_cursor
+    return turns
+
+
 async def _newest_turns(session: AsyncMemorySession, limit: int) -> list[Turn]:
     status = await session.send(calls.status(session.session_id))
-    turns: list[Turn] = []
-    first = max(1, status.last_seq - limit + 1)
-    while first <= status.last_seq:
-        page = await session.send(calls.turns(session.session_id, from_seq=first, limit=MAX_PAGE, payload=True))
-        turns += page.turns
-        first = page.turns[-1].seq + 1 if page.turns else status.last_seq + 1
-    return turns
+    return await turns_from(session.send, session.session_id, max(1, status.last_seq - limit + 1))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from pydantic_ai.messages import ModelMessage
 
-from threefold import TurnIn
+from threefold.calls import TurnLike
 from threefold_pydantic_ai.messages import SEPARATOR, learn_groups, turns_of
 
 
@@ -27,7 +27,7 @@ class RunLog:
         self._see_history()
         self._see(coming)
 
-    def turns(self) -> list[TurnIn]:
+    def turns(self) -> list[TurnLike]:
         """All that the run said until now. The ids are its own and stay, so that nothing is stored twice."""
         self._see_history()
         numbered = enumerate(self._messages.values())

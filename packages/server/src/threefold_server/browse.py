@@ -5,7 +5,16 @@ from __future__ import annotations
 from functools import partial
 from uuid import UUID
 
-from threefold.contract import Digest, DigestPage, ListRequest, MemoryPage, SessionPage, SessionStatus, TurnPage
+from threefold.contract import (
+    Digest,
+    DigestPage,
+    ListRequest,
+    MemoryPage,
+    SessionPage,
+    SessionState,
+    SessionStatus,
+    TurnPage,
+)
 from threefold.errors import NotFound
 from threefold_server.access import Principal, check_reads_shared, read_scope, session_scope
 from threefold_server.paging import cut_page, decode_cursor, decode_key
@@ -30,16 +39,27 @@ async def list_memories(service: Service, principal: Principal, request: ListReq
     return MemoryPage(items=items, next_cursor=cursor)
 
 
-async def list_sessions(service: Service, principal: Principal, cursor: str | None, limit: int) -> SessionPage:
+async def list_sessions(
+    service: Service, principal: Principal, cursor: str | None, limit: int, *, state: bool = False
+) -> SessionPage:
     """The sessions of the caller's agent and user, the most recently written first."""
     scope = read_scope(principal, "agent", None)
     after = None
     if cursor is not None:
         updated_at, key = decode_cursor(cursor, (int, str))
         after = (updated_at, decode_key(key))
-    rows = await service.database.read(principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1))
+    rows = await service.database.read(
+        principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1, state=state)
+    )
     items, next_cursor = cut_page([((at, key.hex), session) for (at, key), session in rows], limit)
     return SessionPage(sessions=items, next_cursor=next_cursor)
+
+
+async def session_state(service: Service, principal: Principal, session_id: str) -> SessionState:
+    """What a framework keeps beside the turns."""
+    session = _session(principal, session_id)
+    row = await service.database.read(principal.owner, lambda c: _existing(c, principal.owner, session))
+    return SessionState(state=row.state, revision=row.revision, last_seq=row.last_seq)
 
 
 async def list_turns(

@@ -88,29 +88,43 @@ class _Append:
         row = locked()
         gone = self._erased(connection, ids) if any_erased() else set[str]()
         fresh, duplicates, erased = self._sort(known(), gone)
-        expected = self.request.expected_revision
-        if fresh and expected is not None and expected != row.revision:
-            raise RevisionConflict(
-                f"the session is at revision {row.revision}, not {expected}; read it again",
-                {"revision": row.revision},
-            )
+        state = None if erased else self._new_state(connection)
+        changes = bool(fresh) or state is not None
+        if changes:
+            self._check_revision(row.revision)
         scheduled = False
         if fresh:
             check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
             self._append(connection, row.last_seq + 1, fresh)
             undigested = row.tokens + sum(tokens for _, tokens in fresh) - row.digested_tokens
             scheduled = self._schedule(connection, undigested)
+        if state is not None:
+            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
         response = WriteResponse(
             appended=len(fresh),
             duplicates=duplicates,
             erased=erased,
             last_seq=row.last_seq + len(fresh),
-            revision=row.revision + (1 if fresh else 0),
+            revision=row.revision + (1 if changes else 0),
             scheduled=scheduled,
         )
         if erased and response.last_seq == 0:
             raise _AllErased(response)
         return response
+
+    def _new_state(self, connection: Connection) -> str | None:
+        """The state to store; none where it is there already, as in a repeated write."""
+        state = self.request.state
+        if state is None or state == sessions.state_of(connection, self.scope.owner, self.session):
+            return None
+        return state
+
+    def _check_revision(self, revision: int) -> None:
+        expected = self.request.expected_revision
+        if expected is not None and expected != revision:
+            raise RevisionConflict(
+                f"the session is at revision {revision}, not {expected}; read it again", {"revision": revision}
+            )
 
     def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
         return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)

@@ -54,7 +54,7 @@ from threefold.contract.recall import (
     TokenUse,
 )
 from threefold.contract.service import Health, StorePolicy, WhoAmI
-from threefold.contract.sessions import Digest, DigestPage, Session, SessionPage, SessionStatus
+from threefold.contract.sessions import Digest, DigestPage, Session, SessionPage, SessionState, SessionStatus
 from threefold.contract.threads import (
     MAX_VALUE_BYTES,
     Blob,
@@ -138,6 +138,7 @@ __all__ = [
     "SeqRange",
     "Session",
     "SessionPage",
+    "SessionState",
     "SessionStatus",
     "SourceRange",
     "StorePolicy",

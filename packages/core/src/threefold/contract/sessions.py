@@ -20,6 +20,7 @@ class Session(Response):
     revision: int
     created_at: Timestamp
     updated_at: Timestamp
+    state: str | None = Field(default=None, description="Only where it was asked for.")
 
 
 class SessionPage(Response):
@@ -27,6 +28,14 @@ class SessionPage(Response):
 
     sessions: list[Session]
     next_cursor: str | None = None
+
+
+class SessionState(Response):
+    """What a framework keeps beside the turns of a session."""
+
+    state: str | None = Field(default=None, description="JSON text as it was written.")
+    revision: int = Field(description="For `expected_revision` of the next write.")
+    last_seq: int
 
 
 class Digest(Response):

@@ -47,8 +47,11 @@ class WriteRequest(Request):
     run_end: bool = Field(
         default=False, description="The agent's run is over: consolidate without waiting for idleness."
     )
+    state: Payload | None = Field(
+        default=None, description="JSON text of a framework's own that takes the place of the session's state."
+    )
     expected_revision: int | None = Field(
-        default=None, ge=0, description="Append only if the session is still at this revision, else 409."
+        default=None, ge=0, description="Write only if the session is still at this revision, else 409."
     )
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from threefold import MemoryClient
-from threefold.contract import DigestPage, SessionPage, SessionStatus, TurnPage
+from threefold.contract import DigestPage, SessionPage, SessionState, SessionStatus, TurnPage
 from threefold_server.cli import views
 from threefold_server.cli.client import Cursor, SessionId, verb
 
@@ -36,6 +36,12 @@ def turns(
 ) -> TurnPage:
     """Read the turns of a session."""
     return memory.turns(session, from_seq=start, limit=limit, payload=payload)
+
+
+@verb(app, "threefold sessions state s1", show=views.session_state)
+def state(memory: MemoryClient, session: SessionId) -> SessionState:
+    """Read what a framework keeps beside the turns of a session."""
+    return memory.state(session)
 
 
 @verb(app, "threefold sessions digests s1", show=views.digests)

@@ -18,6 +18,7 @@ from threefold.contract import (
     MemoryPage,
     RecallResponse,
     SessionPage,
+    SessionState,
     SessionStatus,
     Turn,
     TurnPage,
@@ -175,6 +176,11 @@ def digests(answer: DigestPage) -> RenderableType:
         for item in answer.digests
     ]
     return _page(table("version", "turns", "by", "text", rows=rows), len(rows), None)
+
+
+def session_state(answer: SessionState) -> RenderableType:
+    """What a framework keeps beside the turns."""
+    return table("revision", "turns", "state", rows=[(answer.revision, answer.last_seq, answer.state or "")])
 
 
 def session_status(answer: SessionStatus) -> RenderableType:

@@ -32,6 +32,7 @@ from threefold.contract import (
     RecallResponse,
     SaveFactRequest,
     SessionPage,
+    SessionState,
     SessionStatus,
     Stored,
     ThreadCounts,
@@ -153,10 +154,16 @@ async def remove_fact(
 
 @router.get("/sessions")
 async def get_sessions(
-    caller: Caller, service: Open, cursor: Cursor | None = None, limit: PageLimit = 50
+    caller: Caller, service: Open, cursor: Cursor | None = None, limit: PageLimit = 50, state: bool = False
 ) -> SessionPage:
     """The caller's sessions, the most recently written first."""
-    return await browse.list_sessions(service, caller, cursor, limit)
+    return await browse.list_sessions(service, caller, cursor, limit, state=state)
+
+
+@router.get("/sessions/{session_id:id}/state")
+async def get_state(session_id: Id, caller: Caller, service: Open) -> SessionState:
+    """What a framework keeps beside the turns of a session."""
+    return await browse.session_state(service, caller, session_id)
 
 
 @router.get("/sessions/{session_id:id}/turns")

@@ -71,10 +71,13 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
 
 
 def left_out(connection: Connection, scope: ScopeFilter, selection: Selection) -> list[str]:
-    """What a forget does not look into: the state of graphs may hold what was forgotten elsewhere."""
-    if selection.threads is not None:
-        return []
-    return ["threads"] if connection.execute(select(exists().where(erasable(threads, scope)))).scalar_one() else []
+    """What a forget does not look into: the state of graphs and sessions may hold what was forgotten elsewhere."""
+    held: dict[str, ColumnElement[bool]] = {}
+    if selection.threads is None:
+        held["threads"] = erasable(threads, scope)
+    if selection.sessions is None:
+        held["session_state"] = and_(erasable(sessions, scope), sessions.c.state.is_not(None))
+    return [name for name, there in held.items() if connection.execute(select(exists().where(there))).scalar_one()]
 
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:

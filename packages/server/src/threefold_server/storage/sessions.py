@@ -67,6 +67,16 @@ def start_turns_held(connection: Connection, owner: UUID) -> Callable[[], int]:
     return lambda: rows()[0].held
 
 
+def state_of(connection: Connection, owner: UUID, session: UUID) -> str | None:
+    """What a framework keeps beside the turns."""
+    return _STATE.all(connection, own=owner, which=session)[0].state
+
+
+def set_state(connection: Connection, owner: UUID, session: UUID, state: str, *, is_revision: bool) -> None:
+    """Put another state in its place; a revision of its own unless the turns that came along are one."""
+    _SET_STATE.run(connection, own=owner, which=session, text=state, more=1 if is_revision else 0)
+
+
 def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
     """The whole row of one session, or None."""
     return connection.execute(select(sessions).where(own_session(owner, session))).one_or_none()
@@ -78,10 +88,11 @@ def own_session(owner: UUID, session: UUID) -> ColumnElement[bool]:
 
 
 def list_sessions(
-    connection: Connection, scope: ScopeFilter, after: tuple[int, UUID] | None, limit: int
+    connection: Connection, scope: ScopeFilter, after: tuple[int, UUID] | None, limit: int, *, state: bool
 ) -> list[tuple[tuple[int, UUID], Session]]:
     """Sessions of the scope, the most recently written first, each with its position for paging."""
-    statement = select(sessions).where(sessions.c.owner == scope.owner)
+    columns = [column for column in sessions.c if state or column.name != "state"]
+    statement = select(*columns).where(sessions.c.owner == scope.owner)
     if scope.reach < Reach.user:
         statement = statement.where(sessions.c.agent == scope.agent)
     if after is not None:
@@ -100,6 +111,7 @@ def _to_contract(row: AnyRow) -> Session:
         revision=row.revision,
         created_at=from_micros(row.created_at),
         updated_at=from_micros(row.updated_at),
+        state=getattr(row, "state", None),
     )
 
 
@@ -125,9 +137,14 @@ _LOCK = Prepared(_lock)
 _HELD = Prepared(
     select(func.coalesce(func.sum(sessions.c.turns), 0).label("held")).where(sessions.c.owner == bindparam("owner"))
 )
+_OWN = and_(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
+_STATE = Prepared(select(sessions.c.state).where(_OWN))
+_SET_STATE = Prepared(
+    update(sessions).where(_OWN).values(state=bindparam("text"), revision=sessions.c.revision + bindparam("more"))
+)
 _ADVANCE = Prepared(
     update(sessions)
-    .where(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
+    .where(_OWN)
     .values(
         last_seq=sessions.c.last_seq + bindparam("more_turns"),
         turns=sessions.c.turns + bindparam("more_turns"),
