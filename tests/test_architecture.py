@@ -32,6 +32,14 @@ ONLY_IN = {
     "sqlite3": ("threefold_server/storage/",),
     "starlette": ("threefold_server/app.py", "threefold_server/http/"),
 }
+# Commands on a store, background work, identity by keys, administrators; `forget` asks what agents hold for all users.
+CROSSES_OWNERS = {
+    *("administer.py", "app.py", "doctor.py", "forget.py", "http/key_identity.py", "http/probes.py"),
+    "spending.py",
+    *("cli/keys.py", "cli/store.py", "cli/upkeep.py"),
+    *("consolidation/rebuild.py", "consolidation/upkeep.py", "consolidation/worker.py"),
+    *("storage/migrate.py", "storage/purge.py", "storage/transfer.py"),
+}
 READS_THE_ENVIRONMENT = {"threefold/client.py", "threefold_server/settings.py"}
 
 # A part of the service, and what it never imports; the parts above it compose it, not the reverse.
@@ -122,6 +130,17 @@ def test_arrows_point_inwards() -> None:
         return {module for module in imported_by(name) if within(module, *forbidden)}
 
     assert offences(SERVER, outward) == {}
+
+
+def test_work_across_owners_is_where_it_is_known_to_be() -> None:
+    """Who opens a transaction with the scope "system", to which row-level security shows everybody's rows."""
+
+    def opens(name: str) -> bool:
+        calls = [node for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.Call)]
+        scopes = [ast.unparse(call.args[0]) for call in calls if isinstance(call.func, ast.Attribute) and call.args]
+        return "'system'" in scopes
+
+    assert {name for name in SERVER if opens(name)} == {f"threefold_server/{name}" for name in CROSSES_OWNERS}
 
 
 def test_the_environment_is_read_at_the_edge_only() -> None:

@@ -13,7 +13,7 @@ from fixtures.keys import make_key
 from threefold import AsyncMemoryClient, MemoryClient
 from threefold.admin import Admin
 from threefold.admin_calls import AdminForgetOptions, AdminListOptions
-from threefold.errors import Forbidden, InvalidRequest
+from threefold.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from threefold_server.local import LocalService
 
 
@@ -67,6 +67,8 @@ ROUTES: list[tuple[str, str, Any]] = [
     ("POST", "/v1/admin/rename", {"user": "bob", "to": "mallory"}),
     ("GET", "/v1/admin/export", None),
     ("POST", "/v1/admin/import", {"user": "bob", "rows": []}),
+    ("GET", "/v1/admin/keys", None),
+    ("DELETE", "/v1/admin/keys/{key_id}", None),
     ("GET", "/v1/admin/audit", None),
     ("GET", "/v1/admin/audit/verify", None),
 ]
@@ -184,6 +186,21 @@ def test_a_forget_needs_exactly_one_selector(admin: Admin) -> None:
     for selector in selectors:
         with pytest.raises(InvalidRequest):
             admin.forget(**selector)
+
+
+def test_keys_are_listed_and_revoked(guarded: LocalService, admin: Admin, database_url: str) -> None:
+    token = make_key(database_url, label="laptop")
+    [own, other] = admin.keys().keys
+    assert (own.admin, other.admin, other.label, other.user, other.alive) == (True, False, "laptop", "ana", True)
+    assert token.rpartition("_")[2] not in admin.keys().model_dump_json()
+    assert not admin.revoke_key(other.key_id).alive
+    for gone in (other.key_id, "unknown"):
+        with pytest.raises(NotFound):
+            admin.revoke_key(gone)
+    with guarded.client(api_key=token) as client, pytest.raises(Unauthenticated):
+        client.whoami()
+    [entry, *_] = [entry for entry in admin.audit().entries if entry.action == "key.revoke"]
+    assert (entry.target, entry.actor is None) == (other.key_id, False)
 
 
 @pytest.mark.anyio

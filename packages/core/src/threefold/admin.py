@@ -15,6 +15,8 @@ from threefold.contract.admin import (
     AuditCheck,
     AuditPage,
     ImportReceipt,
+    KeyInfo,
+    KeyList,
     OwnerPage,
     RenameReceipt,
     StoreUsage,
@@ -79,6 +81,14 @@ class Admin:
         """Some rows of an archive, in its order."""
         return self._client.send(calls.load(rows, user=user, self_agent=self_agent))
 
+    def keys(self) -> KeyList:
+        """Every key of the store, without its token."""
+        return self._client.send(calls.keys())
+
+    def revoke_key(self, key_id: str) -> KeyInfo:
+        """Refuse a key from now on; services do so within five seconds."""
+        return self._client.send(calls.revoke_key(key_id))
+
     def audit(self, *, cursor: str | None = None, limit: int | None = None) -> AuditPage:
         """One page of the audit, the newest entry first."""
         return self._client.send(calls.audit(cursor=cursor, limit=limit))
@@ -120,6 +130,12 @@ class AsyncAdmin:
         self, rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
     ) -> ImportReceipt:
         return await self._client.send(calls.load(rows, user=user, self_agent=self_agent))
+
+    async def keys(self) -> KeyList:
+        return await self._client.send(calls.keys())
+
+    async def revoke_key(self, key_id: str) -> KeyInfo:
+        return await self._client.send(calls.revoke_key(key_id))
 
     async def audit(self, *, cursor: str | None = None, limit: int | None = None) -> AuditPage:
         return await self._client.send(calls.audit(cursor=cursor, limit=limit))

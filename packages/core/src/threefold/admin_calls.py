@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
+from urllib.parse import quote
 
-from threefold.calls import Call, checked, given, json_body
+from threefold.calls import Call, checked, checked_id, given, json_body
 from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import (
     AdminForgetRequest,
@@ -17,6 +18,8 @@ from threefold.contract.admin import (
     AuditPage,
     ImportReceipt,
     ImportRequest,
+    KeyInfo,
+    KeyList,
     OneOwner,
     OwnerPage,
     RenameReceipt,
@@ -86,6 +89,16 @@ def load(
     """Rows of an archive; a second arrival adds nothing."""
     body = json_body(checked(ImportRequest, user=user, self_agent=self_agent, rows=rows))
     return Call("POST", "/v1/admin/import", ImportReceipt, body=body, pace="long")
+
+
+def keys() -> Call[KeyList]:
+    """Every key of the store."""
+    return Call("GET", "/v1/admin/keys", KeyList, pace="long")
+
+
+def revoke_key(key_id: str) -> Call[KeyInfo]:
+    """Revoke a key; a second arrival would find it revoked."""
+    return Call("DELETE", f"/v1/admin/keys/{quote(checked_id('key_id', key_id), safe='')}", KeyInfo, repeatable=False)
 
 
 def audit(*, cursor: str | None = None, limit: int | None = None) -> Call[AuditPage]:

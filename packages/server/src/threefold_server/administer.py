@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import datetime
 from uuid import UUID
 
 from threefold.contract import ForgetReceipt, ForgetRequest, ForgetSource, MemoryPage
@@ -12,19 +13,31 @@ from threefold.contract.admin import (
     AdminListRequest,
     AuditCheck,
     AuditPage,
+    KeyInfo,
+    KeyList,
     OwnerName,
     OwnerPage,
     RenameReceipt,
     RenameRequest,
     StoreUsage,
 )
-from threefold.errors import InvalidRequest
+from threefold.errors import InvalidRequest, NotFound
 from threefold_server.access import Principal, Reach, ScopeFilter, owner_key
 from threefold_server.forget import Erasure, conclude, held_for_all
 from threefold_server.paging import cut_page, decode_cursor, decode_key
 from threefold_server.service import Service
-from threefold_server.storage import audit, erasures, listing, selection, system_audit, system_owners, system_rename
+from threefold_server.storage import (
+    audit,
+    erasures,
+    keys,
+    listing,
+    selection,
+    system_audit,
+    system_owners,
+    system_rename,
+)
 from threefold_server.storage.database import Connection
+from threefold_server.storage.types import from_micros
 
 
 async def list_owners(service: Service, principal: Principal, cursor: str | None, limit: int) -> OwnerPage:
@@ -86,6 +99,52 @@ async def rename(service: Service, principal: Principal, request: RenameRequest)
     receipt = await service.database.write("system", move)
     service.wake()
     return receipt
+
+
+async def list_keys(service: Service) -> KeyList:
+    """Every key of the store, the oldest first."""
+    now = service.clock()
+    found = await service.database.read("system", keys.list_keys)
+    return KeyList(keys=[key_info(key, now) for key in found])
+
+
+async def revoke_key(service: Service, principal: Principal, key_id: str) -> KeyInfo:
+    """Refuse a key from now on."""
+    now = service.clock()
+
+    def revoke(connection: Connection) -> keys.Key | None:
+        revoked = keys.revoke(connection, key_id, now, audit.actor_of(principal))
+        return keys.get(connection, key_id) if revoked else None
+
+    key = await service.database.write("system", revoke)
+    if key is None:
+        raise NotFound("no such live key")
+    return key_info(key, now)
+
+
+def key_info(key: keys.Key, now: int) -> KeyInfo:
+    """What an administrator sees of a key."""
+    return KeyInfo(
+        key_id=key.key_id,
+        label=key.label,
+        user_grant=key.user_grant,
+        user=key.user_value,
+        agent_grant=key.agent_grant,
+        agent=key.agent_value,
+        level=key.ceiling.name,
+        may_share=key.may_share,
+        admin=key.admin,
+        created_at=from_micros(key.created_at),
+        expires_at=_moment(key.expires_at),
+        revoked_at=_moment(key.revoked_at),
+        last_used_at=_moment(key.last_used_at),
+        old_token_until=_moment(key.old_secret_until),
+        alive=key.alive(now),
+    )
+
+
+def _moment(micros: int | None) -> datetime | None:
+    return None if micros is None else from_micros(micros)
 
 
 async def audit_page(service: Service, cursor: str | None, limit: int) -> AuditPage:

@@ -150,6 +150,32 @@ class ImportReceipt(Response):
     present: int = Field(description="Rows that were there already.")
 
 
+class KeyInfo(Response):
+    """What a key grants, and what became of it; never its token."""
+
+    key_id: str
+    label: str
+    user_grant: Literal["fixed", "named", "self"]
+    user: str | None
+    agent_grant: Literal["name", "prefix"]
+    agent: str = Field(description="Its name, or what it begins with.")
+    level: str
+    may_share: bool
+    admin: bool
+    created_at: Timestamp
+    expires_at: Timestamp | None
+    revoked_at: Timestamp | None
+    last_used_at: Timestamp | None
+    old_token_until: Timestamp | None = Field(description="The one before the last rotation counts until then.")
+    alive: bool
+
+
+class KeyList(Response):
+    """Every key of the store, the oldest first."""
+
+    keys: list[KeyInfo]
+
+
 class AuditEntry(Response):
     """Who did what to whose memory. People are pseudonyms; the name is there as long as the store knows one."""
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import typer
-from pydantic import AwareDatetime, BaseModel
+from pydantic import BaseModel
 from rich.table import Table
 
 from threefold.calls import checked_id
 from threefold.contract import Level
+from threefold.contract.admin import KeyInfo
 from threefold.contract.common import clean_text
 from threefold.errors import Forbidden, NotFound
 from threefold_server.access import KeyPolicy, Reach
+from threefold_server.administer import key_info
 from threefold_server.cli.commands import Json
 from threefold_server.cli.output import UsageError, err, out, say, show_json, table
 from threefold_server.cli.store import check_exists, open_database, store_verb
@@ -22,7 +24,6 @@ from threefold_server.settings import Settings
 from threefold_server.storage import keys
 from threefold_server.storage.database import Connection
 from threefold_server.storage.keys import AgentGrant, Key, UserGrant
-from threefold_server.storage.types import from_micros
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys. Works on the store itself.")
 
@@ -32,25 +33,10 @@ ADMIN = "admin"
 MICROS_PER_DAY = 86_400 * 1_000_000
 
 
-class KeyView(BaseModel):
-    """What a key grants; its token only when it is made."""
+class KeyView(KeyInfo):
+    """A key with its policy; its token only when it is made."""
 
-    key_id: str
-    label: str
-    user_grant: UserGrant
-    user: str | None
-    agent_grant: AgentGrant
-    agent: str
-    level: str
-    may_share: bool
-    admin: bool
-    created_at: AwareDatetime
-    expires_at: AwareDatetime | None
-    revoked_at: AwareDatetime | None
-    last_used_at: AwareDatetime | None
-    old_token_until: AwareDatetime | None
     policy: KeyPolicy
-    alive: bool
     token: str | None = None
 
 
@@ -200,28 +186,7 @@ def _show_made(made: KeyView, json: bool) -> None:
 
 
 def _view(key: Key, now: int) -> KeyView:
-    return KeyView(
-        key_id=key.key_id,
-        label=key.label,
-        user_grant=key.user_grant,
-        user=key.user_value,
-        agent_grant=key.agent_grant,
-        agent=key.agent_value,
-        level=key.ceiling.name,
-        may_share=key.may_share,
-        admin=key.admin,
-        created_at=from_micros(key.created_at),
-        expires_at=_moment(key.expires_at),
-        revoked_at=_moment(key.revoked_at),
-        last_used_at=_moment(key.last_used_at),
-        old_token_until=_moment(key.old_secret_until),
-        policy=key.policy,
-        alive=key.alive(now),
-    )
-
-
-def _moment(micros: int | None) -> AwareDatetime | None:
-    return None if micros is None else from_micros(micros)
+    return KeyView(**key_info(key, now).model_dump(), policy=key.policy)
 
 
 def _table(views: list[KeyView]) -> Table:

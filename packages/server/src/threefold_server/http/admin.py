@@ -18,6 +18,8 @@ from threefold.contract.admin import (
     AuditPage,
     ImportReceipt,
     ImportRequest,
+    KeyInfo,
+    KeyList,
     OneOwner,
     OwnerPage,
     RenameReceipt,
@@ -92,6 +94,18 @@ async def get_export(
 async def post_import(body: ImportRequest, admin: Admin, service: Open) -> ImportReceipt:
     """Rows of an archive into this store, all or none."""
     return await archive.load(service, admin, body)
+
+
+@router.get("/keys")
+async def get_keys(service: Open) -> KeyList:
+    """Every key of the store, without its token."""
+    return await administer.list_keys(service)
+
+
+@router.delete("/keys/{key_id:id}")
+async def remove_key(key_id: Id, admin: Admin, service: Open) -> KeyInfo:
+    """Revoke a key."""
+    return await administer.revoke_key(service, admin, key_id)
 
 
 @router.get("/audit")

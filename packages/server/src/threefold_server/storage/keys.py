@@ -104,12 +104,12 @@ def list_keys(connection: Connection) -> list[Key]:
     return [_to_key(row) for row in connection.execute(select(api_keys).order_by(api_keys.c.created_at))]
 
 
-def revoke(connection: Connection, key_id: str, now: int) -> bool:
+def revoke(connection: Connection, key_id: str, now: int, actor: audit.Actor = audit.OPERATOR) -> bool:
     """Refuse a key from now on; False if there is no such live key."""
     statement = update(api_keys).where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
     revoked = connection.execute(statement.values(revoked_at=now)).rowcount == 1
     if revoked:
-        _note(connection, "key.revoke", key_id, now)
+        audit.note(connection, audit.STORE, actor, "key.revoke", target=key_id, at=now)
     return revoked
 
 
