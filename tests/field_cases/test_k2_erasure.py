@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from fixtures.consolidation import ANA, World
@@ -31,12 +31,15 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 
 
 def rest_on(world: World, fact: Memory, *places: tuple[str, int]) -> None:
-    """Let a fact rest on turns, as one that a model has drawn from them."""
+    """Let a fact rest on turns, each alone, as one that a model has drawn from them."""
+    of_fact = {"owner": ANA.owner, "fact": UUID(fact.id)}
     rows = [
-        {"owner": ANA.owner, "fact": UUID(fact.id), "session": world.key(session), "from_seq": seq, "upto_seq": seq}
-        for session, seq in places
+        {**of_fact, "session": world.key(session), "from_seq": seq, "upto_seq": seq, "support": number}
+        for number, (session, seq) in enumerate(places)
     ]
     world.write_sync(lambda c: c.execute(insert(fact_sources), rows))
+    drawn = update(facts).where(facts.c.fact == UUID(fact.id)).values(extracted_by="a model")
+    world.write_sync(lambda c: c.execute(drawn))
 
 
 def texts(world: World) -> list[str]:

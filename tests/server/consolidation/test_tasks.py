@@ -29,6 +29,7 @@ CROSS_OWNER = {
     "newest_write",
     "oldest_due",
     "parked_tasks",
+    "queue_extraction",
     "rebuild_owner",
     "replace_embedder",
     "requeue_parked",

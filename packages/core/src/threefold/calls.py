@@ -118,6 +118,7 @@ class RecallOptions(TypedDict, total=False):
     token_budget: int | None
     exclude_ids: Sequence[str]
     min_trust: float | None
+    as_of: datetime | None
 
 
 class ListOptions(TypedDict, total=False):

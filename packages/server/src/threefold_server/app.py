@@ -15,7 +15,7 @@ from threefold_server.consolidation.worker import run_workers
 from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
-from threefold_server.models import build_chat, build_embedder, build_summarizer
+from threefold_server.models import build_chat, build_embedder, build_extractor, build_summarizer
 from threefold_server.models.ports import Embedder, Meter
 from threefold_server.rates import Rates
 from threefold_server.service import Service, now_micros
@@ -93,7 +93,9 @@ async def open_service(
         chat = _build_chat(settings, meter)
         if chat is not None:
             stack.push_async_callback(chat.aclose)
-        service = Service(settings, database, embedder, build_summarizer(chat, settings.prompts), metrics)
+        summarizer = build_summarizer(chat, settings.prompts)
+        extractor = build_extractor(chat, settings.prompts) if chat and settings.extracts_facts else None
+        service = Service(settings, database, embedder, summarizer, extractor, metrics)
         if claim:
             await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service

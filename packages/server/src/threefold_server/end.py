@@ -25,6 +25,8 @@ async def end_session(service: Service, principal: Principal, session_id: str, w
     session = session_scope(principal, session_id).session
     assert session is not None
     kinds: list[tasks.TaskKind] = ["index", "fold"] if service.settings.rolling_summary else ["index"]
+    if service.extractor is not None:
+        kinds.append("extract")
     hurry = partial(_schedule, owner=principal.owner, session=session, kinds=kinds, now=service.clock())
     await service.database.write(principal.owner, hurry)
     service.wake()
@@ -39,7 +41,7 @@ async def end_session(service: Service, principal: Principal, session_id: str, w
 
 def _schedule(connection: Connection, owner: UUID, session: UUID, kinds: Sequence[tasks.TaskKind], now: int) -> None:
     for kind in kinds:
-        tasks.schedule(connection, owner, session, kind, now)
+        tasks.appoint(connection, owner, session, kind, now, now)
 
 
 def _done(status: SessionStatus, target: int) -> bool:

@@ -21,8 +21,10 @@ from threefold_server.models.ports import ModelError
 from threefold_server.models.tokens import count_tokens, head_and_tail
 from threefold_server.redaction import Redact
 from threefold_server.service import Service
-from threefold_server.storage import digests, memories, turns
+from threefold_server.statements import plain
+from threefold_server.storage import digests, memories, search, turns
 from threefold_server.storage.database import Connection
+from threefold_server.storage.types import to_micros
 from threefold_server.telemetry import logger, span
 from threefold_server.window import group_turns
 
@@ -69,7 +71,8 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
         top_k=policy.top_k if request.top_k is None else request.top_k,
     )
     async with anyio.create_task_group() as group:
-        if scope.session is not None and (names := _asked(request, "short_term", "medium_term")):
+        present = scope.session is not None and request.as_of is None
+        if present and (names := _asked(request, "short_term", "medium_term")):
             group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
         if names := _asked(request, "long_term", "shared"):
             group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
@@ -160,7 +163,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
     settings = service.settings
     query = service.redact(request.query)  # it may go to an embedder elsewhere
     vector = await _query_vector(service, query, tiers)
-    search = memories.Search(
+    job = memories.Search(
         query=query,
         vector=vector,
         embedder=service.embedder.name,
@@ -169,13 +172,12 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         shared="shared" in request.include,
         min_score=settings.min_score if request.min_score is None else request.min_score,
         min_score_of=request.min_score_of,
-        min_trust=request.min_trust,
+        limits=search.Limits(service.clock(), request.min_trust, _until(request)),
         limit=tiers.top_k + len(request.exclude_ids) + SPARE,
-        now=service.clock(),
         redact=service.redact,
     )
     with span("search"):
-        tiers.found, tiers.pending = await service.database.read(scope.owner, search.run, pipelined=True)
+        tiers.found, tiers.pending = await service.database.read(scope.owner, job.run, pipelined=True)
 
 
 async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
@@ -214,10 +216,10 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
 def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
     """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
     known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
-    facts = {_words(memory): memory for memory in reversed(known) if memory.kind == "fact"}
+    facts = {plain(memory.text): memory for memory in reversed(known) if memory.kind == "fact"}
     chosen: dict[str, RecalledMemory] = {}
     for memory in known:  # a fact stands in for the episode that says the same
-        chosen.setdefault(words := _words(memory), facts.get(words, memory))
+        chosen.setdefault(words := plain(memory.text), facts.get(words, memory))
     best = list(chosen.values())
     cited = {place for memory in best[:limit] if memory.kind == "fact" for place in _places(memory)}
     fresh = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
@@ -226,10 +228,6 @@ def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Plac
 
 def _is_shown(memory: RecalledMemory, shown: set[Place]) -> bool:
     return memory.kind == "episode" and not shown.isdisjoint(_places(memory))
-
-
-def _words(memory: RecalledMemory) -> str:
-    return " ".join(memory.text.casefold().split())
 
 
 def _places(memory: RecalledMemory) -> list[Place]:
@@ -243,3 +241,7 @@ def _places(memory: RecalledMemory) -> list[Place]:
 
 def _view(row: object) -> DigestView:
     return DigestView.model_validate(row, from_attributes=True)
+
+
+def _until(request: RecallRequest) -> int | None:
+    return None if request.as_of is None else to_micros(request.as_of)

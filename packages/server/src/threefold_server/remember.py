@@ -113,7 +113,7 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
             if version.valid_to is None:
                 facts.change(connection, row.owner, version.fact, valid_to=now, superseded_by=row.fact)
                 index.remove(connection, row.owner, [version.fact])
-        facts.change(connection, row.owner, row.fact, valid_to=None, superseded_by=None)
+        facts.change(connection, row.owner, row.fact, valid_to=None, superseded_by=None, event_at=now)
         return _stored(connection, principal, row.fact, now)
 
     restored = await service.database.write(principal.owner, restore)
@@ -170,7 +170,7 @@ def _new_fact(service: Service, principal: Principal, request: SaveFactRequest, 
         "created_at": now,
         "event_at": now,
         "valid_from": now,
-        "expires_at": _expiry(days, now),
+        "expires_at": expiry(days, now),
         "pinned": request.pinned,
     }
 
@@ -180,7 +180,7 @@ def _changes(request: UpdateFactRequest, now: int) -> dict[str, Any]:
     if request.pinned is not None:
         changes["pinned"] = request.pinned
     if request.expires_in_days is not None:
-        changes |= {"expires_at": _expiry(request.expires_in_days, now), "extended": False}
+        changes |= {"expires_at": expiry(request.expires_in_days, now), "extended": False}
     if request.metadata is not None:
         changes["metadata"] = json.dumps(request.metadata)
     return changes
@@ -204,5 +204,6 @@ def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) 
     return facts.to_memories(connection, [row], principal.user)[0]
 
 
-def _expiry(days: float | None, now: int) -> int | None:
+def expiry(days: float | None, now: int) -> int | None:
+    """When a fact that is saved now expires; None: never."""
     return None if days is None else now + int(days * MICROS_PER_DAY)

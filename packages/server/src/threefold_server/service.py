@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from threefold_server.access import Principal
-from threefold_server.models.ports import Embedder, Summarizer
+from threefold_server.models.ports import Embedder, Extractor, Summarizer
 from threefold_server.redaction import Redact, build_redactor
 from threefold_server.settings import Settings
 from threefold_server.storage.database import Database
@@ -42,6 +42,8 @@ class Service:
     database: Database
     embedder: Embedder
     summarizer: Summarizer
+    extractor: Extractor | None = None
+    """Draws facts from turns; without one, facts are what somebody saves."""
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], int] = now_micros
     wake: Callable[[], None] = _nobody_to_wake

@@ -83,8 +83,12 @@ class Settings(BaseSettings):
     embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
     embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")
     minilm_model: Path | None = Field(default=None, description="The MiniLM model file; the packaged one otherwise.")
-    model: str | None = Field(default=None, min_length=1, description="Writes digests; unset: no model is asked.")
-    prompts: Path | None = Field(default=None, description="Directory of a store's own instructions: digest.md.")
+    model: str | None = Field(
+        default=None, min_length=1, description="Writes digests, draws facts; unset: none is asked."
+    )
+    prompts: Path | None = Field(
+        default=None, description="Directory of a store's own instructions: digest.md, facts.md."
+    )
     model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
     model_api_key: SecretStr | None = None
     model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
@@ -92,6 +96,8 @@ class Settings(BaseSettings):
     model_tokens_per_day: int | None = Field(default=None, ge=1, description="Tokens the store's background may use.")
     model_tokens_per_user_day: int | None = Field(default=None, ge=1, description="Tokens one user's may use.")
     redact: Policy = Field(default="derived", description="Secrets: off, derived (kept out of memory), all (of turns).")
+    extract_facts: bool | None = Field(default=None, description="Draw facts; unset: if a model is set, with [mem0].")
+
     consolidate: bool = Field(default=True, description="`serve` also does the background work.")
     consolidators: int = Field(default=2, ge=1, description="Sessions worked on at once, per process.")
     idle_seconds: float = Field(default=300.0, gt=0, description="A session without writes for this long is idle.")
@@ -121,6 +127,10 @@ class Settings(BaseSettings):
             raise ValueError(f"prompts: {str(self.prompts)!r} is no directory")
         if self.mcp and not mcp_installed():
             raise ValueError("mcp: needs MCP's Python SDK; install threefold-server[mcp]")
+        if self.extract_facts and self.model is None:
+            raise ValueError("extract_facts: needs a model to draw them; set `model`")
+        if self.extract_facts and not mem0_installed():
+            raise ValueError("extract_facts: needs Mem0's prompts; install threefold-server[mem0]")
         if self.max_read_level == "store":
             raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
         return self
@@ -187,6 +197,10 @@ class Settings(BaseSettings):
         return self.model_api_key.get_secret_value() if self.model_api_key else ""
 
     @property
+    def extracts_facts(self) -> bool:
+        return self.model is not None and (mem0_installed() if self.extract_facts is None else self.extract_facts)
+
+    @property
     def serves_mcp(self) -> bool:
         return mcp_installed() if self.mcp is None else self.mcp
 
@@ -213,6 +227,11 @@ def _is_safe_url(url: str) -> bool:
 def mcp_installed() -> bool:
     """Whether the [mcp] extra is there, without loading it."""
     return find_spec("mcp") is not None
+
+
+def mem0_installed() -> bool:
+    """Whether the [mem0] extra is there, without loading it."""
+    return find_spec("mem0") is not None
 
 
 def export_environment(settings: Settings) -> None:

@@ -54,6 +54,9 @@ class Metrics:
         self.model_tokens = Counter(
             "threefold_model_tokens", "Tokens of these calls, sent and received.", registry=self.registry
         )
+        self.facts = Counter(
+            "threefold_facts", "Facts drawn from turns, by what became of them.", ["outcome"], registry=self.registry
+        )
         self.erasures = Counter("threefold_erasures", "Forgets carried out.", ["selector"], registry=self.registry)
         self.erased_rows = Counter("threefold_erased_rows", "Rows erased.", ["tier"], registry=self.registry)
 

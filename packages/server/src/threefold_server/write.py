@@ -17,7 +17,9 @@ from threefold_server.redaction import Redact, redact_json
 from threefold_server.service import Service
 from threefold_server.storage import erasures, sessions, tasks, turns
 from threefold_server.storage.database import Connection
+from threefold_server.storage.sessions import SessionRow
 
+MICROS = 1_000_000
 COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
 
 
@@ -96,8 +98,7 @@ class _Append:
         if fresh:
             check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
             self._append(connection, row.last_seq + 1, fresh)
-            undigested = row.tokens + sum(tokens for _, tokens in fresh) - row.digested_tokens
-            scheduled = self._schedule(connection, undigested)
+            scheduled = self._schedule(connection, row, sum(tokens for _, tokens in fresh))
         if state is not None:
             sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
         response = WriteResponse(
@@ -158,16 +159,25 @@ class _Append:
         tokens = sum(count for _, count in fresh)
         sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens)
 
-    def _schedule(self, connection: Connection, undigested: int) -> bool:
+    def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
         """Make indexing due, and folding too once the undigested turns have passed the trigger; at a run's end, which
         is a good moment, once they have passed the target."""
         tasks.schedule(connection, self.scope.owner, self.session, "index", self.now)
         settings = self.service.settings
         enough = settings.target if self.request.run_end else settings.trigger
-        fold = settings.rolling_summary and undigested > enough
+        fold = settings.rolling_summary and row.tokens + added - row.digested_tokens > enough
         if fold:
             tasks.schedule(connection, self.scope.owner, self.session, "fold", self.now)
-        return fold
+        return self._schedule_extraction(connection, row.tokens, added, enough) or fold
+
+    def _schedule_extraction(self, connection: Connection, before: int, added: int, every: int) -> bool:
+        """Facts are drawn each time that so many tokens have come, and when the session has been idle."""
+        if self.service.extractor is None:
+            return False
+        enough = before // every != (before + added) // every
+        due_at = self.now if enough else self.now + int(self.service.settings.idle_seconds * MICROS)
+        tasks.appoint(connection, self.scope.owner, self.session, "extract", due_at, self.now)
+        return enough
 
 
 class _AllErased(Exception):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Query, Request, Response, ScoreTest, Tier
+from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Query, Request, Response, ScoreTest, Tier, Timestamp
 from threefold.contract.facts import Memory
 from threefold.contract.turns import Turn
 
@@ -36,6 +36,11 @@ class RecallRequest(Request):
     token_budget: int | None = Field(default=None, ge=0, le=1_000_000)
     exclude_ids: Annotated[list[Id], Field(max_length=MAX_IDS_PER_CALL)] = Field(default_factory=list[str])
     min_trust: float | None = Field(default=None, ge=0, le=1)
+    as_of: Timestamp | None = Field(
+        default=None,
+        description="What was true and had been said at this moment, by event time. Window and digest are of the "
+        "present and left out.",
+    )
 
 
 class ScoreParts(Response):

@@ -44,10 +44,19 @@ def recall(
     min_score: Annotated[float | None, typer.Option(metavar="0..1", help="Least absolute score of a memory.")] = None,
     min_trust: Annotated[float | None, typer.Option(metavar="0..1", help="Least trust in a memory.")] = None,
     token_budget: Annotated[int | None, typer.Option(metavar="N", help="Tokens of the block.")] = None,
+    as_of: Annotated[
+        datetime | None, typer.Option("--as-of", parser=moment, metavar="TIME", help="What held at this moment.")
+    ] = None,
 ) -> RecallResponse:
     """Recall what matters for a query. Of the session come digest and window, of all sessions the memories."""
     options = given(
-        level=level, include=include, top_k=top_k, min_score=min_score, min_trust=min_trust, token_budget=token_budget
+        level=level,
+        include=include,
+        top_k=top_k,
+        min_score=min_score,
+        min_trust=min_trust,
+        token_budget=token_budget,
+        as_of=as_of,
     )
     return memory.recall(query, session_id=session, **options)
 

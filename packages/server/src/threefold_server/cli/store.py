@@ -25,7 +25,7 @@ from threefold_server.storage.database import Database, sqlite_url
 
 STORE = ("data", "database_url")
 EMBEDDER = ("embedder", "embedder_dimensions", "minilm_model")
-MODELS = (*STORE, *EMBEDDER, "model", "prompts", "model_base_url", "model_timeout")
+MODELS = (*STORE, *EMBEDDER, "model", "prompts", "model_base_url", "model_timeout", "extract_facts")
 SECRETS = {"model_api_key", "jwt_secret", "gateway_secret"}  # no flags: everybody sees arguments
 ALL = tuple(name for name in Settings.model_fields if name not in SECRETS)
 

@@ -34,11 +34,12 @@ def consolidate(
     settings: Settings,
     retry: Annotated[bool, typer.Option("--retry-parked", help="Give parked work another go.")] = False,
 ) -> None:
-    """Do the background work that is due. A running service does it by itself."""
+    """Do the background work now, without waiting for sessions to be idle. A running service does it by itself."""
 
     async def work(service: Service, shown: Progress) -> None:
         if retry:
             say(f"Parked tasks that are due again: {await rebuilding.retry_parked(service)}.")
+        await rebuilding.extract_now(service)
         await run_until_idle(service, shown)
 
     _run(settings, work)

@@ -10,11 +10,14 @@ from threefold_server.storage import system
 
 
 async def rebuild(service: Service, progress: Progress | None = None) -> None:
-    """Drop digests and index and make them again. Facts stay as they are; what was forgotten or expired stays away."""
+    """Drop digests and index, and with a model the facts it drew, and make them again. What somebody saved, edited or
+    pinned stays as it is; what was forgotten or expired stays away."""
     settings = service.settings
     trigger = settings.trigger if settings.rolling_summary else None
+    extract = service.extractor is not None
     for owner in await service.database.read("system", system.all_owners):
-        reset = partial(system.rebuild_owner, owner=owner, now=service.clock(), trigger=trigger, redact=service.redact)
+        now, redact = service.clock(), service.redact
+        reset = partial(system.rebuild_owner, owner=owner, now=now, trigger=trigger, redact=redact, extract=extract)
         await service.database.write("system", reset, background=True)
     await run_until_idle(service, progress)
 
@@ -37,3 +40,10 @@ async def retry_parked(service: Service) -> int:
     """Make parked tasks due again; returns how many there were."""
     requeue = partial(system.requeue_parked, now=service.clock())
     return await service.database.write("system", requeue, background=True)
+
+
+async def extract_now(service: Service) -> None:
+    """Make the extraction of everything that was said so far due; nothing without a model."""
+    if service.extractor is not None:
+        queue = partial(system.queue_extraction, now=service.clock())
+        await service.database.write("system", queue, background=True)

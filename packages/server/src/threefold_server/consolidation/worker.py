@@ -24,6 +24,7 @@ from anyio.abc import TaskGroup
 
 from threefold.contract.common import clean_text
 from threefold.errors import EmbedderMismatch, Unavailable
+from threefold_server.consolidation.extract import extract_session
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.consolidation.upkeep import (
@@ -63,7 +64,12 @@ Progress = Callable[[int, int], None]
 FLUSHES = {flush_reads: FLUSH_SECONDS, flush_refusals: FLUSH_SECONDS, flush_key_uses: SWEEP_SECONDS}
 """What each process has counted, and how often it writes that down."""
 
-HANDLERS: dict[TaskKind, Handler] = {"index": index_words, "embed": embed_passages, "fold": fold_session}
+HANDLERS: dict[TaskKind, Handler] = {
+    "index": index_words,
+    "embed": embed_passages,
+    "fold": fold_session,
+    "extract": extract_session,
+}
 
 
 class Worker:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from threefold_server.models.ports import Embedder, Meter, Summarizer
+from threefold_server.models.ports import Embedder, Extractor, Meter, Summarizer
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel
@@ -75,3 +75,10 @@ def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Sum
     from threefold_server.models.narrative import ModelSummarizer
 
     return ModelSummarizer(chat, read_instructions("digest", prompts))
+
+
+def build_extractor(chat: ChatModel, prompts: Path | None = None) -> Extractor:
+    """Return the extractor that asks the chat model with Mem0's prompts; `prompts` holds a store's own, too."""
+    from threefold_server.models.mem0 import Mem0Extractor
+
+    return Mem0Extractor(chat, prompts)

@@ -10,14 +10,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from datetime import datetime
+from typing import Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.contract.common import Origin, Role
+from threefold.contract.common import Role
 
 Vectors = NDArray[np.float32]
+Relation: TypeAlias = Literal["new", "same", "excludes"]
+"""A statement about something else, the same statement again, or one that cannot hold together with the other."""
 
 
 class ModelError(Exception):
@@ -62,12 +65,54 @@ class DigestTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class SaidTurn(DigestTurn):
+    """A turn with the moment it was said, in the speaker's own time zone: what "yesterday" is counted from."""
+
+    said: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Talk:
+    """What an extractor reads: the turns to draw facts from, and what helps to understand them."""
+
+    digest: str | None
+    before: Sequence[DigestTurn]
+    turns: Sequence[SaidTurn]
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fact proposed by a model; the caller checks that its sources are among the turns it sent."""
+    """A fact proposed by a model; the caller checks that it rests on turns it sent."""
 
     text: str
     source_seqs: tuple[int, ...]
-    origin: Origin
+    attributed_to: Literal["user", "assistant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One statement of a comparison, by a name that holds for this comparison only."""
+
+    name: str
+    text: str
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A new statement and the known ones that it may repeat or contradict."""
+
+    new: Statement
+    known: tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a new statement relates to a known one, by name; which of two that exclude each other holds is decided by
+    their dates, not here."""
+
+    relation: Relation
+    known: str | None = None
 
 
 class Embedder(Protocol):
@@ -111,17 +156,17 @@ class Summarizer(Protocol):
 
 
 class Extractor(Protocol):
-    """Turns to facts."""
+    """Turns to facts that stay true."""
 
     @property
     def name(self) -> str:
-        """The model and the version of its instructions."""
+        """The model and the version of its instructions, stored with each fact."""
         ...
 
-    async def extract(self, prior: str | None, turns: Sequence[DigestTurn]) -> list[Candidate]:
-        """Return the facts that `turns` state; `prior` is the digest of what was said before."""
+    async def extract(self, talk: Talk) -> list[Candidate]:
+        """Return the facts that the turns state. A reply that cannot be used is a `ModelError`, never an empty list."""
         ...
 
-    async def aclose(self) -> None:
-        """Release what the extractor holds."""
+    async def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
+        """Return a verdict per comparison, in order; all of them take one call."""
         ...

@@ -39,6 +39,7 @@ from threefold_server.redaction import Redact
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage import index, sessions, tasks
 from threefold_server.storage.tables import (
+    barred_sources,
     checkpoint_blobs,
     checkpoint_writes,
     checkpoints,
@@ -55,7 +56,7 @@ from threefold_server.storage.types import AnyRow, Key
 Values = dict[str, Any]
 
 ARCHIVED = (
-    *(session_rows, turns, digests, facts, fact_sources),
+    *(session_rows, turns, digests, facts, fact_sources, barred_sources),
     *(items, threads, checkpoints, checkpoint_blobs, checkpoint_writes),
 )
 """What an archive holds, so ordered that no row rests on a later one. The rest is derived, or tells what is gone."""

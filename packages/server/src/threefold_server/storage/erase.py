@@ -7,10 +7,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, delete, exists, func, not_, or_, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    and_,
+    case,
+    delete,
+    exists,
+    func,
+    not_,
+    or_,
+    select,
+    tuple_,
+    update,
+)
 
-from threefold_server.storage import erasures, index
+from threefold_server.storage import erasures, index, revisions
+from threefold_server.storage.sessions import upsert
 from threefold_server.storage.tables import (
+    barred_sources,
     checkpoint_writes,
     checkpoints,
     digests,
@@ -50,10 +66,8 @@ def erase_facts(connection: Connection, owner: UUID, condition: ColumnElement[bo
     found = list(connection.execute(ids).scalars())
     counts: Counts = Counter()
     for batch in _batches(found):
-        counts["index"] += index.remove(connection, owner, batch)
-        counts["facts"] += connection.execute(
-            delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(batch))
-        ).rowcount
+        bar_sources(connection, owner, batch)
+        counts += _delete_facts(connection, owner, batch)
     return counts
 
 
@@ -66,6 +80,21 @@ def erase_items(connection: Connection, owner: UUID, condition: ColumnElement[bo
         these = and_(items.c.owner == owner, items.c.item.in_(batch))
         counts["items"] += connection.execute(delete(items).where(these)).rowcount
     return counts
+
+
+def bar_sources(connection: Connection, owner: UUID, these: Sequence[UUID]) -> None:
+    """Let the turns that facts rest on give none again: what somebody took out must not come back by a rebuild."""
+    of_these = and_(fact_sources.c.owner == owner, fact_sources.c.fact.in_(these))
+    place = (fact_sources.c.owner, fact_sources.c.session, fact_sources.c.from_seq)
+    ranges = select(*place, func.max(fact_sources.c.upto_seq)).where(of_these).group_by(*place)
+    statement = upsert(connection, barred_sources).from_select(["owner", "session", "from_seq", "upto_seq"], ranges)
+    longer = case(
+        (statement.excluded.upto_seq > barred_sources.c.upto_seq, statement.excluded.upto_seq),
+        else_=barred_sources.c.upto_seq,
+    )
+    connection.execute(
+        statement.on_conflict_do_update(index_elements=["owner", "session", "from_seq"], set_={"upto_seq": longer})
+    )
 
 
 def blank_turns(connection: Connection, owner: UUID, condition: ColumnElement[bool], now: int) -> Counts:
@@ -170,6 +199,7 @@ def _erase_locked(connection: Connection, owner: UUID, these: Sequence[UUID], no
     counts += _erase_unsupported_facts(
         connection,
         owner,
+        now,
         supports=and_(fact_sources.c.owner == owner, fact_sources.c.session.in_(these)),
         contributed=and_(facts.c.owner == owner, facts.c.session.in_(these)),
     )
@@ -185,7 +215,7 @@ def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: 
     tokens = _count(connection, select(func.coalesce(func.sum(turns.c.tokens), 0)).where(here))
     touched = or_(*(and_(fact_sources.c.from_seq <= seq, fact_sources.c.upto_seq >= seq) for seq in seqs))
     counts = _erase_unsupported_facts(
-        connection, owner, supports=and_(fact_sources.c.owner == owner, fact_sources.c.session == session, touched)
+        connection, owner, now, supports=and_(fact_sources.c.owner == owner, fact_sources.c.session == session, touched)
     )
     counts["digests"] += drop_digests(connection, owner, session, seqs[0], now)
     counts["index"] += index.remove(connection, owner, [session], seqs)
@@ -205,20 +235,37 @@ def _blank_in_session(connection: Connection, owner: UUID, session: UUID, seqs: 
 def _erase_unsupported_facts(
     connection: Connection,
     owner: UUID,
+    now: int,
     *,
     supports: ColumnElement[bool],
     contributed: ColumnElement[bool] | None = None,
 ) -> Counts:
-    """Take away supports (a condition on `fact_sources`); facts that nothing supports any more go with them."""
-    lost = set(connection.execute(select(fact_sources.c.fact).where(supports)).scalars())
-    connection.execute(delete(fact_sources).where(supports))
+    """Take away supports (a condition on `fact_sources`), each with all the turns it is made of; facts that nothing
+    supports any more go with them. What somebody saved stands by itself, until its session goes."""
+    torn = connection.execute(select(fact_sources.c.fact, fact_sources.c.support).where(supports)).all()
+    for batch in _batches(sorted({(row.fact, row.support) for row in torn})):
+        parts = tuple_(fact_sources.c.fact, fact_sources.c.support).in_(batch)
+        connection.execute(delete(fact_sources).where(fact_sources.c.owner == owner, parts))
+    lost = {row.fact for row in torn}
+    saved = select(facts.c.fact).where(facts.c.owner == owner, facts.c.extracted_by.is_(None))
     if contributed is not None:
+        saved = saved.where(not_(contributed))
         lost |= set(connection.execute(select(facts.c.fact).where(contributed)).scalars())
     supported = select(fact_sources.c.fact).where(fact_sources.c.owner == owner)
     counts: Counts = Counter()
     for batch in _batches(sorted(lost)):
-        counts += erase_facts(connection, owner, and_(facts.c.fact.in_(batch), facts.c.fact.not_in(supported)))
+        alone = and_(facts.c.fact.in_(batch), facts.c.fact.not_in(supported), facts.c.fact.not_in(saved))
+        gone = connection.execute(select(facts.c.fact, facts.c.root).where(facts.c.owner == owner, alone)).all()
+        counts += _delete_facts(connection, owner, [row.fact for row in gone])
+        revisions.mend(connection, owner, {row.root for row in gone}, now)
     return counts
+
+
+def _delete_facts(connection: Connection, owner: UUID, these: Sequence[UUID]) -> Counts:
+    of_these = and_(facts.c.owner == owner, facts.c.fact.in_(these))
+    return Counter(
+        index=index.remove(connection, owner, these), facts=connection.execute(delete(facts).where(of_these)).rowcount
+    )
 
 
 def _stop_late_writers(connection: Connection, owner: UUID, gone: Sequence[AnyRow], now: int) -> None:

@@ -12,9 +12,13 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, u
 from threefold.contract import Memory, SourceRange
 from threefold_server.access import Reach, ScopeFilter
 from threefold_server.storage.prepared import Prepared, PreparedAmong
-from threefold_server.storage.scope import FACTS, managed
+from threefold_server.storage.scope import FACTS, managed, visible, visible_to
+from threefold_server.storage.sessions import upsert
 from threefold_server.storage.tables import fact_sources, facts, owners, sessions
 from threefold_server.storage.types import AnyRow, from_micros
+
+HISTORY = 500
+"""Superseded versions that a recall as of an earlier moment reads: they are in no index."""
 
 
 def add(connection: Connection, values: dict[str, Any]) -> None:
@@ -53,6 +57,12 @@ def change(connection: Connection, owner: UUID, fact: UUID, **values: Any) -> No
     connection.execute(update(facts).where(facts.c.owner == owner, facts.c.fact == fact).values(**values))
 
 
+def versions_by_key(connection: Connection, owner: UUID, keys: Sequence[UUID]) -> dict[UUID, AnyRow]:
+    """Versions of facts, current or not, by key."""
+    statement = select(facts).where(facts.c.owner == owner, facts.c.fact.in_(keys))
+    return {row.fact: row for row in connection.execute(statement)}
+
+
 def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> None:
     """Let a new version of a fact rest on the turns of the old one."""
     rested = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old)
@@ -61,10 +71,56 @@ def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> N
         connection.execute(insert(fact_sources), copies)
 
 
-def touch_owner(connection: Connection, owner: UUID) -> None:
-    """Note that the owner's facts move, so that a consolidation under way compares again. To come first: it locks the
-    owner, so that changes of one fact go one after another and a forget wholly before or after."""
-    connection.execute(update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1))
+def add_sources(
+    connection: Connection, owner: UUID, fact: UUID, session: UUID, ranges: Sequence[tuple[int, int]]
+) -> None:
+    """Let a fact rest on ranges of turns as well: together one more support of it."""
+    of_fact = and_(fact_sources.c.owner == owner, fact_sources.c.fact == fact)
+    used = connection.execute(select(func.coalesce(func.max(fact_sources.c.support), 0)).where(of_fact)).scalar_one()
+    rows = [
+        {
+            "owner": owner,
+            "fact": fact,
+            "session": session,
+            "from_seq": from_seq,
+            "upto_seq": upto_seq,
+            "support": used + 1,
+        }
+        for from_seq, upto_seq in ranges
+    ]
+    connection.execute(upsert(connection, fact_sources).on_conflict_do_nothing(), rows)
+
+
+def resting_on(connection: Connection, owner: UUID, session: UUID, from_seq: int, upto_seq: int) -> Sequence[AnyRow]:
+    """Every version of any fact that rests on one of these turns, with the range (from_seq, upto_seq) it rests on."""
+    statement = (
+        select(facts, fact_sources.c.from_seq, fact_sources.c.upto_seq)
+        .join_from(
+            facts,
+            fact_sources,
+            and_(facts.c.owner == fact_sources.c.owner, facts.c.fact == fact_sources.c.fact),
+        )
+        .where(
+            fact_sources.c.owner == owner,
+            fact_sources.c.session == session,
+            fact_sources.c.from_seq <= upto_seq,
+            fact_sources.c.upto_seq >= from_seq,
+        )
+    )
+    return connection.execute(statement).all()
+
+
+def touch_owner(connection: Connection, owner: UUID) -> int:
+    """Note that the owner's facts move, so that a consolidation under way compares again; returns how often they did.
+    To come first: it locks the owner, so that changes of one fact go one after another and a forget wholly before or
+    after."""
+    statement = update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1)
+    return connection.execute(statement.returning(owners.c.facts_rev)).scalar_one_or_none() or 0
+
+
+def revision(connection: Connection, owner: UUID) -> int:
+    """How often the owner's facts have moved so far."""
+    return int(connection.execute(select(owners.c.facts_rev).where(owners.c.owner == owner)).scalar_one())
 
 
 def to_memories(connection: Connection, rows: Sequence[AnyRow], user: str | None) -> list[Memory]:
@@ -135,14 +191,29 @@ def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) ->
 
 
 def start_citations(connection: Connection, owner: UUID) -> Callable[[], list[Any]]:
-    """(fact, session, from_seq, upto_seq) of the turns that an owner's facts rest on; the rows when called."""
+    """(fact, valid_from, valid_to, session, from_seq, upto_seq) of the turns that each version of an owner's facts
+    rests on; the rows when called."""
     return _CITED.start(connection, owner=owner)
 
 
+def start_history(connection: Connection, scope: ScopeFilter, at: int) -> Callable[[], list[Any]]:
+    """The superseded versions that held at a moment, as far as the scope sees them; their rows when called."""
+    return _HISTORY.start(connection, **visible_to(scope), at=at)
+
+
 _CITED = Prepared(
-    select(fact_sources.c.fact, fact_sources.c.session, fact_sources.c.from_seq, fact_sources.c.upto_seq).where(
-        fact_sources.c.owner == bindparam("owner")
+    select(
+        *(fact_sources.c.fact, facts.c.valid_from, facts.c.valid_to),
+        *(fact_sources.c.session, fact_sources.c.from_seq, fact_sources.c.upto_seq),
     )
+    .join_from(fact_sources, facts, and_(fact_sources.c.owner == facts.c.owner, fact_sources.c.fact == facts.c.fact))
+    .where(fact_sources.c.owner == bindparam("owner"))
+)
+_HISTORY = Prepared(
+    select(facts)
+    .where(visible(FACTS), facts.c.valid_from <= bindparam("at"), facts.c.valid_to > bindparam("at"))
+    .order_by(facts.c.valid_from.desc())
+    .limit(HISTORY)
 )
 
 _CURRENT = select(facts).where(facts.c.valid_to.is_(None))

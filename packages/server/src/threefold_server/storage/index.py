@@ -71,9 +71,8 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
         "agent": fact.agent,
         "session": fact.session,
         "visibility": fact.visibility,
-        "event_at": fact.event_at,
+        **_dates(fact),
         "trust": fact.trust,
-        "expires_at": None if fact.pinned else fact.expires_at,
     }
     _add(connection, [(place, found)])
 
@@ -103,6 +102,17 @@ def add_items(
     ]
     if rows:
         connection.execute(insert(passages), rows)
+
+
+def update_fact(connection: Connection, fact: AnyRow) -> None:
+    """Bring the dates of an indexed fact up to date."""
+    here = (passages.c.owner == fact.owner, passages.c.source == fact.fact)
+    connection.execute(update(passages).where(*here).values(_dates(fact)))
+
+
+def _dates(fact: AnyRow) -> dict[str, Any]:
+    """A fact holds from its first mention on: a search as of an earlier moment must not find it."""
+    return {"event_at": fact.valid_from, "expires_at": None if fact.pinned else fact.expires_at}
 
 
 def remove(

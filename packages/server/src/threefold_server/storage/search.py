@@ -41,6 +41,8 @@ from threefold_server.storage.types import PgVector
 NEAREST = 200
 """Passages by meaning that enter the ranking: more gains 0.2 points of recall@10, and costs in proportion."""
 
+ALWAYS = 2**62  # microseconds; not the present, as the clocks of two replicas differ
+
 Vector = NDArray[np.float32]
 
 
@@ -52,14 +54,31 @@ class Pool:
     values: dict[str, Any]
 
 
-def own_pool(scope: ScopeFilter, now: int, min_trust: float | None) -> Pool:
+@dataclass(frozen=True)
+class Limits:
+    """What a memory must be to be found at all: not expired, trusted enough, not said after a moment."""
+
+    now: int
+    min_trust: float | None = None
+    until: int | None = None
+
+    @property
+    def values(self) -> dict[str, Any]:
+        return {
+            "now": self.now,
+            "min_trust": self.min_trust or 0.0,
+            "until": ALWAYS if self.until is None else self.until,
+        }
+
+
+def own_pool(scope: ScopeFilter, limits: Limits) -> Pool:
     """The owner's memories, as far as the scope sees them."""
-    return Pool(False, {**visible_to(scope), "pool": scope.owner, "now": now, "min_trust": min_trust or 0.0})
+    return Pool(False, {**visible_to(scope), **limits.values, "pool": scope.owner})
 
 
-def shared_pool(now: int, min_trust: float | None) -> Pool:
+def shared_pool(limits: Limits) -> Pool:
     """The store's shared partition."""
-    return Pool(True, {"pool": SHARED_POOL, "now": now, "min_trust": min_trust or 0.0})
+    return Pool(True, {**limits.values, "pool": SHARED_POOL})
 
 
 def start_corpus(connection: Connection, pool: Pool) -> Callable[[], Corpus]:
@@ -118,6 +137,7 @@ def _for_both_pools(build: Callable[[ColumnElement[bool], str], Any]) -> dict[bo
         passages.c.pool == bindparam("pool"),
         or_(passages.c.expires_at.is_(None), passages.c.expires_at > bindparam("now")),
         passages.c.trust >= bindparam("min_trust"),
+        passages.c.event_at <= bindparam("until"),
     )
     conditions = {False: and_(holds, visible(PASSAGES)), True: and_(holds, true())}
     return {shared: Prepared(partial(build, condition)) for shared, condition in conditions.items()}

@@ -37,8 +37,10 @@ from threefold_server.storage import erase, index
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.sessions import upsert
 from threefold_server.storage.tables import (
+    barred_sources,
     digests,
     erased_turns,
+    fact_sources,
     facts,
     items,
     owners,
@@ -156,6 +158,7 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
     for owner, fact in connection.execute(statement):
         by_owner.setdefault(owner, []).append(fact)
     for owner, expired in by_owner.items():
+        erase.bar_sources(connection, owner, expired)
         index.remove(connection, owner, expired)
         connection.execute(delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(expired)))
     return sum(map(len, by_owner.values()))
@@ -264,12 +267,17 @@ def all_owners(connection: Connection) -> list[UUID]:
     return list(connection.execute(select(owners.c.owner).order_by(owners.c.created_at)).scalars())
 
 
-def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | None, redact: Redact) -> None:
-    """Drop all that is derived from an owner's turns and facts, and queue its making; facts keep their words.
+def rebuild_owner(
+    connection: Connection, owner: UUID, now: int, trigger: int | None, redact: Redact, *, extract: bool
+) -> None:
+    """Drop all that is derived from an owner's turns and facts, and queue its making.
 
-    Sessions of more than `trigger` tokens get a digest again; None: none does.
+    Sessions of more than `trigger` tokens get a digest again; None: none does. Facts keep their words; with `extract`
+    those that a model drew, and nobody has touched since, are drawn anew.
     """
-    connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update())
+    fact_store.touch_owner(connection, owner)
+    if extract:
+        _redraw_facts(connection, owner, now)
     index.remove(connection, owner, select(passages.c.source).where(passages.c.owner == owner))
     connection.execute(delete(digests).where(digests.c.owner == owner))
     connection.execute(update(sessions).where(sessions.c.owner == owner).values(digested_tokens=0, digest_version=0))
@@ -287,6 +295,17 @@ def rebuild_owner(connection: Connection, owner: UUID, now: int, trigger: int | 
     _queue_vectors(connection, passages.c.owner == owner, now)
 
 
+def queue_extraction(connection: Connection, now: int) -> None:
+    """Make the extraction of every session due that has turns beyond it; what waits for a session to be idle is, too.
+    What waits for its next attempt goes on waiting."""
+    done = select(tasks.c.upto).where(
+        tasks.c.owner == sessions.c.owner, tasks.c.subject == sessions.c.session, tasks.c.kind == "extract"
+    )
+    _queue_sessions(connection, "extract", sessions.c.last_seq > func.coalesce(done.scalar_subquery(), 0), now)
+    idle_later = and_(tasks.c.kind == "extract", tasks.c.due_at > now, tasks.c.attempts == 0)
+    connection.execute(update(tasks).where(idle_later).values(due_at=now))
+
+
 def drop_vectors(connection: Connection, owner: UUID | None, embedder: str) -> None:
     """Drop the vectors of any other embedder, of one owner or of all."""
     statement = update(passages).where(passages.c.embedder != embedder).values(embedder=None, vector=None)
@@ -300,6 +319,25 @@ def replace_embedder(connection: Connection, name: str, now: int) -> None:
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": name}))
     connection.execute(delete(tasks).where(tasks.c.kind == "embed"))
     _queue_vectors(connection, true(), now)
+
+
+def _redraw_facts(connection: Connection, owner: UUID, now: int) -> None:
+    """Drop the facts that can be drawn anew, and queue that. Not what somebody pinned, described or edited, or what
+    has superseded another; nor what shares turns with a fact that was deleted, since these give none again."""
+    other = facts.alias()
+    revised = exists().where(other.c.owner == owner, other.c.root == facts.c.root, other.c.fact != facts.c.fact)
+    barred = exists().where(
+        fact_sources.c.owner == owner,
+        fact_sources.c.fact == facts.c.fact,
+        barred_sources.c.owner == owner,
+        barred_sources.c.session == fact_sources.c.session,
+        barred_sources.c.from_seq <= fact_sources.c.upto_seq,
+        barred_sources.c.upto_seq >= fact_sources.c.from_seq,
+    )
+    untouched = and_(facts.c.extracted_by.is_not(None), facts.c.pinned.is_(False), facts.c.metadata == "{}")
+    connection.execute(delete(facts).where(facts.c.owner == owner, untouched, ~revised, ~barred))
+    connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.kind == "extract"))
+    _queue_sessions(connection, "extract", sessions.c.owner == owner, now)
 
 
 def _claim(connection: Connection, kind: TaskKind, limit: int, now: int) -> list[Claim]:

@@ -114,6 +114,7 @@ facts = Table(
     Column("writer", Text, comment="the writer's user name, shown with a shared fact"),
     Column("text", Text, nullable=False),
     Column("origin", Text, nullable=False),
+    Column("extracted_by", Text, comment="the model; null if somebody saved it"),
     Column("trust", Float(53), nullable=False),
     Column("metadata", Text, nullable=False, server_default=text("'{}'")),
     Column("created_at", BigInteger, nullable=False),
@@ -146,6 +147,13 @@ fact_sources = Table(
     Column("session", Key, primary_key=True),
     Column("from_seq", Integer, primary_key=True),
     Column("upto_seq", Integer, nullable=False),
+    Column(
+        "support",
+        Integer,
+        nullable=False,
+        server_default=text("0"),
+        comment="rows of one number stand or fall together",
+    ),
     ForeignKeyConstraint(["owner", "fact"], ["facts.owner", "facts.fact"], ondelete="CASCADE"),
     ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
     Index("fact_sources_by_session", "owner", "session"),
@@ -176,6 +184,16 @@ items = Table(
         postgresql_where=text("expires_at IS NOT NULL"),
         sqlite_where=text("expires_at IS NOT NULL"),
     ),
+)
+
+barred_sources = Table(
+    "barred_sources",
+    metadata,
+    Column("owner", Key, primary_key=True),
+    Column("session", Key, primary_key=True),
+    Column("from_seq", Integer, primary_key=True),
+    Column("upto_seq", Integer, nullable=False),
+    ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
 )
 
 passages = Table(
@@ -395,6 +413,7 @@ TENANT_TABLES = (
     facts,
     fact_sources,
     items,
+    barred_sources,
     passages,
     postings,
     tasks,

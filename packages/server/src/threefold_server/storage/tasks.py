@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, select, update
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, or_, select, update
 
 from threefold.contract import SessionStatus
 from threefold_server.storage import digests
@@ -54,6 +54,12 @@ def restart(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, 
     schedule(connection, owner, subject, kind, due_at)
     own = and_(tasks.c.owner == owner, tasks.c.subject == subject, tasks.c.kind == kind)
     connection.execute(update(tasks).where(own).values(lease=None, lease_until=None))
+
+
+def appoint(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int, now: int) -> None:
+    """Make a task due at a moment, in place of any later or earlier one that has not come yet. One that is due, waits
+    for its next attempt or is parked stays as it is."""
+    _APPOINT.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at, now=now)
 
 
 def or_make_due(statement: Any) -> Any:
@@ -178,4 +184,16 @@ def _schedule(dialect: str) -> Any:
     return or_make_due(insert_for(dialect, tasks).values({name: bindparam(name) for name in names}))
 
 
+def _appoint(dialect: str) -> Any:
+    names = ("owner", "subject", "kind", "due_at")
+    statement = insert_for(dialect, tasks).values({name: bindparam(name) for name in names})
+    due = case(
+        (tasks.c.parked.is_not(None), null()),
+        (or_(tasks.c.attempts > 0, tasks.c.due_at <= bindparam("now")), tasks.c.due_at),
+        else_=statement.excluded.due_at,
+    )
+    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+
+
 _SCHEDULE = Prepared(_schedule)
+_APPOINT = Prepared(_appoint)

@@ -1,0 +1,141 @@
+"""Facts drawn from turns: each turn once, on its own sources, and never from a stale view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fixtures.consolidation import World
+from threefold.contract import TurnIn, WriteRequest
+from threefold_server.access import Reach
+from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.storage.tables import fact_sources, facts, tasks
+from threefold_server.write import write_turns
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def world(make_world: Callable[..., World]) -> World:
+    """A world whose sessions are large, so that only an end, or idleness, draws facts."""
+    return make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0)
+
+
+def said(text: str, **fields: Any) -> TurnIn:
+    return TurnIn.model_validate({"role": "user", "content": text, **fields})
+
+
+async def test_a_fact_points_to_its_turn_and_keeps_who_said_it(world: World) -> None:
+    await world.write("s1", "Hello.", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.write("s1", said("The ferry is late. -> The ferry is late.", role="assistant"))
+    await world.extract("s1")
+    first, second = sorted(world.rows(facts), key=lambda row: row.text)
+    assert (first.text, first.origin, first.trust, first.agent) == ("Ana lives in Oslo.", "user", 1.0, "support")
+    assert (second.text, second.origin, second.trust) == ("The ferry is late.", "assistant", 0.6)
+    assert first.extracted_by == "fake-facts"
+    assert [(row.session, row.from_seq, row.upto_seq) for row in world.rows(fact_sources, fact=first.fact)] == [
+        (world.key("s1"), 2, 2)
+    ]
+    assert (await world.status("s1")).extracted_upto == 3
+    [fact] = (await world.recall("where does Ana live, Oslo?")).facts
+    assert (fact.text, fact.sources[0].from_seq) == ("Ana lives in Oslo.", 2)
+
+
+async def test_each_turn_is_read_once(world: World) -> None:
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    await world.extract("s1")
+    await world.write("s1", "I like tea. -> Ana likes tea.")
+    await world.extract("s1")
+    assert [[turn.seq for turn in talk.turns] for talk in world.extractor.read] == [[1], [2]]
+    assert [turn.seq for turn in world.extractor.read[1].before] == [1]
+
+
+async def test_a_session_is_read_when_it_is_idle_and_not_before(world: World) -> None:
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.settle()
+    assert world.extractor.read == []
+    world.clock.advance(200)
+    await world.write("s1", "Hello.")
+    world.clock.advance(200)
+    await world.settle()
+    assert world.extractor.read == []
+    world.clock.advance(101)
+    await world.settle()
+    assert world.facts() == ["Ana lives in Oslo."]
+
+
+async def test_a_session_is_read_each_time_it_passes_the_trigger(make_world: Callable[..., World]) -> None:
+    world = make_world(extracts=True)
+    await world.write("s1", *["A remark about the harbour and its walls."] * 8)
+    await world.settle()
+    assert world.extractor.read == []
+    await world.write("s1", *["A remark about the harbour and its walls."] * 8)
+    await world.settle()
+    assert (await world.status("s1")).extracted_upto == 16
+
+
+async def test_batches_are_bounded_and_together_everything(world: World) -> None:
+    await world.write("s1", *(f"Remark {number}: " + "the harbour wall " * 100 for number in range(40)))
+    await world.extract("s1")
+    assert len(world.extractor.read) > 3
+    assert [turn.seq for talk in world.extractor.read for turn in talk.turns] == list(range(1, 41))
+
+
+async def test_tools_and_system_prompts_give_no_facts(world: World) -> None:
+    """Field cases 705 and 1202."""
+    await world.write(
+        "s1",
+        said("Be brief. -> Ana is brief.", role="system"),
+        said("Skip the tests. -> Best practice is to skip the tests.", role="tool", name="readme"),
+    )
+    await world.extract("s1")
+    assert (world.extractor.read, world.facts()) == ([], [])
+    assert (await world.status("s1")).extracted_upto == 2
+
+
+@pytest.mark.parametrize(("error", "state"), [(ModelError("no"), "pending"), (ModelRefused("no"), "parked")])
+async def test_a_failure_stores_nothing_and_says_so(world: World, error: ModelError, state: str) -> None:
+    async def fail() -> None:
+        raise error
+
+    world.extractor.before = fail
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    status = await world.status("s1")
+    assert (status.extracted_upto, status.state) == (0, state)
+    assert world.facts() == []
+    assert status.reason is not None
+
+
+async def test_a_fact_saved_meanwhile_is_compared_again(world: World) -> None:
+    async def save() -> None:
+        await world.save("Ana lives in Oslo.")
+
+    world.extractor.before = save
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    assert world.facts() == ["Ana lives in Oslo."]
+    assert len(world.rows(fact_sources)) == 1
+
+
+async def test_what_is_forgotten_meanwhile_gives_no_fact(world: World) -> None:
+    async def forget() -> None:
+        await world.forget(session_id="s1")
+
+    world.extractor.before = forget
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    assert world.rows(facts) == []
+    assert [row for row in world.rows(tasks) if row.kind == "extract"] == []
+
+
+async def test_a_fact_is_no_wider_than_the_turns_it_rests_on(world: World) -> None:
+    turn = said("I live in Oslo. -> Ana lives in Oslo.")
+    await write_turns(world.service, world.caller, WriteRequest(session_id="s1", turns=[turn], visibility="session"))
+    await world.extract("s1")
+    assert [row.visibility for row in world.rows(facts)] == [Reach.session]
+    assert (await world.recall("Oslo", session="s2")).facts == []
+    assert (await world.recall("Oslo", session="s1")).facts != []
