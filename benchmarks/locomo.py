@@ -13,7 +13,8 @@ import re
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,12 +75,31 @@ def main() -> None:
     scores: dict[str, Score] = defaultdict(Score)
     latencies: list[float] = []
     started = time.perf_counter()
-    with running_service(options.database_url, "--embedder", options.embedder) as url:
+    with (
+        facts_model(options) as model,
+        running_service(options.database_url, "--embedder", options.embedder, *model) as url,
+    ):
         for path in sorted(Path(options.data).glob("*.json")):
             with MemoryClient(url, user=path.stem, agent="locomo", timeout=60.0) as memory:
                 replay(memory, path)
                 ask_all(memory, path, scores, latencies)
     report(options, scores, latencies, time.perf_counter() - started)
+
+
+@contextmanager
+def facts_model(options: argparse.Namespace) -> Generator[list[str]]:
+    """Settings of a service that draws LoCoMo's observations as facts; none without `--facts`."""
+    if options.facts is None:
+        yield []
+        return
+    from observations import Observer
+
+    observer = Observer(Path(options.data))
+    observer.start()
+    try:
+        yield ["--model", "observations", "--model-base-url", observer.url, "--no-rolling-summary"]
+    finally:
+        observer.stop()
 
 
 def replay(memory: MemoryClient, path: Path) -> None:
@@ -90,6 +110,8 @@ def replay(memory: MemoryClient, path: Path) -> None:
         sessions[entry.session_id].append(entry.turn)
     for session_id, turns in track(sessions.items(), f"replay {path.stem}", transient=True):
         memory.write(session_id, turns)
+    for session_id in sessions:
+        memory.end(session_id)
     for session_id in sessions:
         memory.wait(session_id, timeout=300)
 
@@ -192,6 +214,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="a directory of LoCoMo files, one JSON document each")
     parser.add_argument("--database-url", help="a Postgres database to use; default: a throw-away SQLite file")
+    parser.add_argument("--facts", choices=["observations"], help="draw LoCoMo's own observations as facts")
     parser.add_argument("--embedder", default="minilm", help="minilm (default), hash, ...")
     return parser.parse_args()
 

@@ -109,17 +109,16 @@ def _known(rows: Iterable[AnyRow]) -> list[Known]:
 
 
 def _earlier(drawn: Sequence[Drawn], vectors: Vectors, place: int) -> list[Known]:
-    """New facts that were said before this one, and are near it."""
+    """Of the new facts that were said before this one and are of its kind, the nearest."""
     item, terms = drawn[place], set(query_terms(drawn[place].fact.text))
-    return [
-        Known(other.key, other.fact.text, from_micros(other.fact.event_at))
-        for i, other in enumerate(drawn[:place])
-        if other.kind == item.kind
-        and (
-            float(np.dot(vectors[i], vectors[place])) >= nearest.LEAST_COSINE
-            or 2 * len(terms.intersection(query_terms(other.fact.text))) >= len(terms)
-        )
-    ]
+    nearness: dict[int, float] = {}
+    for i, other in enumerate(drawn[:place]):
+        shared = len(terms.intersection(query_terms(other.fact.text)))
+        cosine = float(np.dot(vectors[i], vectors[place]))
+        if other.kind == item.kind and (shared or cosine >= nearest.LEAST_COSINE):
+            nearness[i] = shared + cosine
+    best = sorted(nearness, key=nearness.__getitem__, reverse=True)[: nearest.PER_WAY]
+    return [Known(drawn[i].key, drawn[i].fact.text, from_micros(drawn[i].fact.event_at)) for i in sorted(best)]
 
 
 def _by_rule(drawn: Drawn, near: Sequence[Known]) -> Step | None:

@@ -8,8 +8,8 @@ from alembic import op
 from threefold_server.storage.row_security import tenant_policies
 from threefold_server.storage.types import Key
 
-revision = "0007"
-down_revision = "0006"
+revision = "0008"
+down_revision = "0007"
 
 
 def upgrade() -> None:
