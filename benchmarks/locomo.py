@@ -121,14 +121,15 @@ def ask_all(memory: MemoryClient, path: Path, scores: dict[str, Score], latencie
     document = json.loads(path.read_text())
     for question in track(document["qa"], f"ask {path.stem}", transient=True):
         evidence = set(evidence_of(question))
-        answer = _recall(memory, question["question"], latencies)
         score = scores[str(question["category"])]
-        score.best.append(absolute(answer))
+        answers = {depth: _recall(memory, question["question"], latencies, depth) for depth in DEPTHS}
+        score.best.append(absolute(answers[DEPTHS[-1]]))
         if not evidence:
             continue
-        found = [turns_of(fact, path.stem) for fact in answer.facts]
-        for depth in DEPTHS:
-            score.recall[depth].append(len(evidence & set().union(*found[:depth])) / len(evidence))
+        found: list[set[tuple[int, int]]] = []
+        for depth, answer in answers.items():  # facts come first, so the first 10 of 20 are not those of a recall of 10
+            found = [turns_of(fact, path.stem) for fact in answer.facts]
+            score.recall[depth].append(len(evidence & set().union(*found)) / len(evidence))
         ranks = [rank for rank, turns in enumerate(found, 1) if turns & evidence]
         score.reciprocal_rank.append(1 / ranks[0] if ranks else 0.0)
     for phrase in SMALL_TALK:
@@ -203,9 +204,9 @@ def share_below(score: Score, threshold: float) -> float:
     return sum(best < threshold for best in score.best) / len(score.best)
 
 
-def _recall(memory: MemoryClient, query: str, latencies: list[float]) -> RecallResponse:
+def _recall(memory: MemoryClient, query: str, latencies: list[float], top_k: int = max(DEPTHS)) -> RecallResponse:
     started = time.perf_counter()
-    answer = memory.recall(query, session_id="fresh", top_k=max(DEPTHS))
+    answer = memory.recall(query, session_id="fresh", top_k=top_k)
     latencies.append(time.perf_counter() - started)
     return answer
 
