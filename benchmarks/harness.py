@@ -54,6 +54,8 @@ def started(*command: str) -> Generator[Process]:
     reader = Thread(target=deque, args=(process.stderr, 0))
     reader.start()
     try:
+        if not url.startswith("http"):
+            raise RuntimeError(url)
         _await_ready(url)
         yield Process(url, process.pid, time.perf_counter() - began)
     finally:

@@ -23,6 +23,7 @@ class Measured:
 
     p50: float
     """Milliseconds."""
+    p95: float
     rate: float
     """Requests a second."""
     cpu: float | None
@@ -57,6 +58,7 @@ async def drive(
         writer.close()
     return Measured(
         p50=1e3 * statistics.median(latencies),
+        p95=1e3 * statistics.quantiles(latencies, n=20)[-1],
         rate=len(latencies) / elapsed,
         cpu=None if spent is None else 1e3 * spent / len(latencies),
         requests=len(latencies),

@@ -47,11 +47,11 @@ class Talk:
         said = [
             {"role": role, "content": random.choice(self._texts), "id": uuid4().hex} for role in ("user", "assistant")
         ]
-        return _request("/v1/write", user, {"session_id": session, "turns": said})
+        return request("/v1/write", user, {"session_id": session, "turns": said})
 
     def _recall(self, user: str, *more: str) -> bytes:
         asked = {"query": self.query(), "session_id": SESSION, "include": ["short_term", *more]}
-        return _request("/v1/recall", user, asked)
+        return request("/v1/recall", user, asked)
 
 
 def identity(user: str) -> dict[str, str]:
@@ -59,7 +59,8 @@ def identity(user: str) -> dict[str, str]:
     return {"X-Threefold-User": user, "X-Threefold-Agent": AGENT}
 
 
-def _request(path: str, user: str, body: dict[str, Any]) -> bytes:
+def request(path: str, user: str, body: dict[str, Any]) -> bytes:
+    """A request as its bytes."""
     content = json.dumps(body).encode()
     headers = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(content))}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in (headers | identity(user)).items())]
