@@ -138,6 +138,15 @@ def test_a_loop_without_a_farewell_can_close_by_hand(server: Server) -> None:
     assert server.connections == 2
 
 
+def test_a_loop_that_ends_as_its_client_goes_closes_every_connection(server: Server) -> None:
+    async def write_three() -> None:
+        client = AsyncMemoryClient(server.url)
+        await asyncio.gather(*(client.write(f"s{number}", TURNS) for number in range(3)))
+
+    asyncio.run(write_three())
+    assert server.connections == 3
+
+
 def test_a_loop_that_just_stopped_does_not_trouble_the_next() -> None:
     client = AsyncMemoryClient("http://h", transport=httpx.MockTransport(lambda _: httpx.Response(200, text=REPLY)))
     loop = asyncio.new_event_loop()

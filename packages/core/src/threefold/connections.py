@@ -88,4 +88,12 @@ async def _closing_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None]:
     try:
         yield
     finally:
-        await client.aclose()
+        await _Unstoppable(client.aclose())
+
+
+class _Unstoppable(asyncio.Task[None]):
+    """`asyncio.run` cancels what still runs, then waits for it. Cancelled, httpx would close one connection and leave
+    the others to the garbage collector, which warns of each."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
