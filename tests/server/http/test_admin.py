@@ -13,6 +13,8 @@ from fixtures.keys import make_key
 from threefold import AsyncMemoryClient, MemoryClient
 from threefold.admin import Admin
 from threefold.admin_calls import AdminForgetOptions, AdminListOptions
+from threefold.contract import PutCheckpointRequest
+from threefold.contract.common import DataScope
 from threefold.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from threefold_server.local import LocalService
 
@@ -55,6 +57,34 @@ def people(guarded: LocalService, database_url: str) -> Iterator[dict[str, Memor
     yield clients
     for client in clients.values():
         client.close()
+
+
+ITEM: dict[str, Any] = {"namespace": ["likes"], "key": "k"}
+
+
+@pytest.mark.parametrize("scope", ["user", "agent"])
+def test_who_has_nothing_but_items_of_a_framework_is_seen_and_erased(
+    guarded: LocalService, admin: Admin, database_url: str, scope: DataScope
+) -> None:
+    with guarded.client(api_key=make_key(database_url)) as ana:
+        ana.items_batch([{"op": "put", **ITEM, "value": {"fruit": "kumquat"}}], scope=scope)
+        [owner] = admin.owners().owners
+        assert (owner.kind, owner.items, admin.usage().owners) == ("user" if scope == "user" else "self", 1, 1)
+        receipt = admin.forget(everything=True)
+        assert (receipt.counts["items"], receipt.complete) == (1, True)
+        assert ana.items_batch([{"op": "get", **ITEM}], scope=scope).results[0].item is None
+    assert admin.owners().owners == []
+
+
+def test_who_has_nothing_but_a_thread_is_seen_and_erased(
+    guarded: LocalService, admin: Admin, database_url: str
+) -> None:
+    checkpoint = PutCheckpointRequest(type="json", data=b"{}", checkpoint_id="1", versions={}, blobs=[])
+    with guarded.client(api_key=make_key(database_url)) as ana:
+        ana.threads.put_checkpoint("s1", checkpoint)
+        assert [(owner.name, owner.threads) for owner in admin.owners().owners] == [("ana", 1)]
+        assert admin.forget(everything=True).counts["threads"] == 1
+    assert admin.owners().owners == []
 
 
 WHOSE: list[AdminListOptions] = [{"user": "ana"}, {"user": "bob"}, {"self_agent": "ana"}]

@@ -40,6 +40,8 @@ class Owner(Response):
     turns: int
     tokens: int
     facts: int
+    items: int = 0
+    threads: int = 0
     created_at: Timestamp
 
 
@@ -58,6 +60,8 @@ class StoreUsage(Response):
     turns: int
     tokens: int
     facts: int
+    items: int = 0
+    threads: int = 0
     passages: int = Field(description="Entries of the search index.")
     tasks: dict[str, int] = Field(description="Open background work by state.")
 

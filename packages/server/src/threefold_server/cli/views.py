@@ -218,8 +218,9 @@ def _title(text: str) -> Text:
 
 def owners(answer: OwnerPage) -> RenderableType:
     """Who has a memory here."""
-    rows = [(owner.kind, owner.sessions, owner.turns, owner.tokens, owner.facts, owner.name) for owner in answer.owners]
-    shown = table("kind", "sessions", "turns", "tokens", "facts", "name", rows=rows)
+    counts = ("sessions", "turns", "tokens", "facts", "items", "threads")
+    rows = [(owner.kind, *(getattr(owner, name) for name in counts), owner.name) for owner in answer.owners]
+    shown = table("kind", *counts, "name", rows=rows)
     return _page(shown, len(rows), answer.next_cursor)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, exists, func, literal, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Connection, Table, exists, func, literal, or_, select, true, tuple_
 
 from threefold.contract import Memory
 from threefold.contract.admin import AdminListRequest, Owner, StoreUsage
@@ -17,10 +17,13 @@ from threefold_server.storage import episodes
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.listing import EPISODE, FACT, Position, after_position
 from threefold_server.storage.system import task_counts
-from threefold_server.storage.tables import facts, owners, passages, sessions, turns
+from threefold_server.storage.tables import facts, items, owners, passages, sessions, threads, turns
 from threefold_server.storage.types import AnyRow, from_micros, place
 
-_HAS_MEMORY = or_(exists().where(sessions.c.owner == owners.c.owner), exists().where(facts.c.owner == owners.c.owner))
+_HELD = (sessions, facts, items, threads)
+"""Whoever has a row in none of these has no memory: the rest of an owner's rows rest on them, or tell what is gone."""
+
+_HAS_MEMORY = or_(*(exists().where(table.c.owner == owners.c.owner) for table in _HELD))
 
 
 def with_memory(connection: Connection) -> list[UUID]:
@@ -32,7 +35,7 @@ def owner_page(
     connection: Connection, after: tuple[int, UUID] | None, limit: int
 ) -> list[tuple[tuple[int, str], Owner]]:
     """Those of whom something is kept, the oldest first, each with its position."""
-    statement = select(owners, *_sums(sessions.c.owner == owners.c.owner, facts.c.owner == owners.c.owner))
+    statement = select(owners, *_sums(lambda table: table.c.owner == owners.c.owner))
     if after is not None:
         statement = statement.where(tuple_(owners.c.created_at, owners.c.owner) > place(*after))
     ordered = statement.where(_HAS_MEMORY).order_by(owners.c.created_at, owners.c.owner).limit(limit)
@@ -43,7 +46,7 @@ def usage(connection: Connection, now: int) -> StoreUsage:
     """What the whole store holds."""
     held = select(func.count()).select_from(owners).where(_HAS_MEMORY).scalar_subquery()
     indexed = select(func.count()).select_from(passages).scalar_subquery()
-    held_here = select(held.label("owners"), indexed.label("passages"), *_sums(true(), true()))
+    held_here = select(held.label("owners"), indexed.label("passages"), *_sums(lambda _: true()))
     counts = {str(name): int(value) for name, value in connection.execute(held_here).mappings().one().items()}
     states: Counter[str] = Counter()
     for (_, state), count in task_counts(connection, now).items():
@@ -69,15 +72,15 @@ def memories(
     return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[:limit]
 
 
-def _sums(of_sessions: ColumnElement[bool], of_facts: ColumnElement[bool]) -> list[Any]:
-    def total(value: ColumnElement[Any], condition: ColumnElement[bool], name: str) -> Any:
-        return select(func.coalesce(value, 0)).where(condition).scalar_subquery().label(name)
+def _sums(whose: Callable[[Table], ColumnElement[bool]]) -> list[Any]:
+    def total(value: ColumnElement[Any], table: Table, name: str) -> Any:
+        counted = select(func.coalesce(value, 0)).select_from(table).where(whose(table))
+        return counted.scalar_subquery().label(name)
 
     return [
-        total(func.count(sessions.c.session), of_sessions, "sessions"),
-        total(func.sum(sessions.c.turns), of_sessions, "turns"),
-        total(func.sum(sessions.c.tokens), of_sessions, "tokens"),
-        total(func.count(facts.c.fact), of_facts, "facts"),
+        *(total(func.count(), table, table.name) for table in _HELD),
+        total(func.sum(sessions.c.turns), sessions, "turns"),
+        total(func.sum(sessions.c.tokens), sessions, "tokens"),
     ]
 
 
@@ -89,6 +92,8 @@ def _to_owner(row: AnyRow) -> Owner:
         turns=int(row.turns),
         tokens=int(row.tokens),
         facts=row.facts,
+        items=row.items,
+        threads=row.threads,
         created_at=from_micros(row.created_at),
     )
 
