@@ -19,6 +19,7 @@ from threefold_server.storage.tables import (
     facts,
     items,
     metadata,
+    model_use,
     owners,
     receipts,
     sessions,
@@ -28,8 +29,8 @@ from threefold_server.storage.tables import (
 from threefold_server.storage.types import Key
 
 AT_ONCE = 200
-STAYING = (owners, erased_turns, receipts, audit)
-"""What stays with the old name: marks that stop its late writers, and what was noted of it."""
+STAYING = (owners, model_use, erased_turns, receipts, audit)
+"""What stays with the old name: what it has spent, marks that stop its late writers, and what was noted of it."""
 
 MOVING = tuple(table for table in metadata.sorted_tables if table in TENANT_TABLES and table not in STAYING)
 _PLACES = ((sessions, "session", "session_id"), (facts, "session", "session_id"), (threads, "thread", "thread_id"))
