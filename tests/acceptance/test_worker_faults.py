@@ -34,7 +34,7 @@ def undigested(database_url: str) -> str:
 @pytest.fixture(autouse=True)
 def environment(database_url: str, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every process of the store is told."""
-    model = {"model": "chat", "model_base_url": openai_server.url, "model_api_key": "key"}
+    model = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url, "model_api_key": "key"}
     for name, value in {"database_url": database_url, "embedder": "hash", **model, **MARKS}.items():
         monkeypatch.setenv(f"THREEFOLD_{name.upper()}", str(value))
 

@@ -65,7 +65,7 @@ def test_a_rule_survives_every_rolling_digest_word_for_word(database_url: str) -
 def test_a_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, database_url: str) -> None:
     """Field case 403, with a model: what the digest quotes is what was said, and it names model and instructions."""
     openai_server.otherwise = chat_reply("They talked about the weather [4].")
-    model: dict[str, Any] = {"model": "chat", "model_base_url": openai_server.url}
+    model: dict[str, Any] = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url}
     with (
         LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model, **MARKS) as service,
         service.client(timeout=60.0) as memory,

@@ -37,7 +37,12 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 @pytest.fixture
 def service(database_url: str, openai_server: OpenAIServer, policy: str) -> Iterator[LocalService]:
     openai_server.otherwise = chat_reply(f"[1] Ana gave a token and the card {CARD}.")
-    model: dict[str, Any] = {"model": "chat", "model_base_url": openai_server.url, "redact": policy}
+    model: dict[str, Any] = {
+        "model": "chat",
+        "extract_facts": False,
+        "model_base_url": openai_server.url,
+        "redact": policy,
+    }
     with LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model, **MARKS) as running:
         yield running
 
