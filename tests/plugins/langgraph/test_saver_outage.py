@@ -88,6 +88,7 @@ class Line:
 
     service: LocalService
     is_cut: bool = False
+    is_busy: bool = False
 
     def sync(self) -> httpx.BaseTransport:
         return httpx.MockTransport(self._handle)
@@ -95,6 +96,8 @@ class Line:
     def _handle(self, request: httpx.Request) -> httpx.Response:
         if self.is_cut:
             raise httpx.ConnectError("cut", request=request)
+        if self.is_busy:
+            return httpx.Response(429, json={"error": {"code": "rate_limited", "message": "wait", "details": {}}})
         return self.service.submit(request).result()
 
     async def _handle_async(self, request: httpx.Request) -> httpx.Response:
@@ -228,6 +231,18 @@ def test_what_is_refused_afterwards_is_counted_and_logged(
         assert patient.refused >= 1
         assert "lost" in caplog.text
         assert other.forget(session_id="t", dry_run=True).counts["threads"] == 0
+
+
+def test_what_waits_stays_where_the_service_is_back_but_busy(line: Line, patient: ThreefoldSaver) -> None:
+    graph = chain(patient, line.cutting("middle"))
+    graph.invoke({"done": []}, CONFIG)
+    waiting = patient.unsent
+    line.is_cut, line.is_busy = False, True
+    assert not patient.flush()
+    assert (patient.unsent, patient.refused) == (waiting, 0)
+    line.is_busy = False
+    assert patient.flush()
+    assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
 
 
 def test_what_waits_is_sent_by_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from threefold import MemoryClient
 from threefold.calls import Call
 from threefold.contract import Stored
-from threefold.errors import ServiceError, Unavailable, Unreachable
+from threefold.errors import ThreefoldError, Unavailable, Unreachable
+from threefold.policy import is_refusal
 from threefold_langgraph.checkpoints import Owner
 
 logger = logging.getLogger("threefold.langgraph")
@@ -56,7 +58,6 @@ class Outbox:
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._closed = threading.Event()
 
     def __len__(self) -> int:
         return len(self._unsent)
@@ -106,19 +107,15 @@ class Outbox:
                 self._sent()
         return True
 
-    def close(self) -> None:
-        """Stop sending; what waits is lost with this process."""
-        self._closed.set()
-
     def _send(self, unsent: _Unsent) -> bool:
         client = self._client.acting_as(user=unsent.owner.user, agent=unsent.owner.agent)
         try:
             client.send(unsent.call)
-        except OUTAGE:
-            return False
-        except ServiceError as error:
+        except ThreefoldError as error:
+            if not is_refusal(error):
+                return False
             self.refused += 1
-            logger.error("a checkpoint that waited was refused and is lost: %s", error.message)
+            logger.error("a checkpoint that waited was refused and is lost: %s", error)
         return True
 
     def _sent(self) -> None:
@@ -134,5 +131,6 @@ class Outbox:
             self._thread.start()
 
     def _keep_sending(self) -> None:
-        while self._unsent and not self._closed.wait(PAUSE):
+        while self._unsent:
+            time.sleep(PAUSE)
             self.flush()
