@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, Self, TypeVar
+from typing import Self, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 
 from threefold import AsyncMemoryClient, AsyncMemorySession, MemoryClient, MemorySession, Policy
+from threefold.contract.common import DataScope
 from threefold.identity import value_of
 from threefold_langgraph.identity import Resolver, find_user, need_user
 
 C = TypeVar("C", MemoryClient, AsyncMemoryClient)
-Scope = Literal["user", "agent"]
-"""Who owns items and threads: the run's user with this agent, or the agent, for all of its users."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +52,15 @@ class ThreefoldConnection:
         """To the service that the THREEFOLD_* variables name."""
         return cls(MemoryClient.from_env(), AsyncMemoryClient.from_env(), user, agent, policy or Policy())
 
-    def acting(self, config: RunnableConfig, scope: Scope = "user") -> MemoryClient:
+    def acting(self, config: RunnableConfig, scope: DataScope = "user") -> MemoryClient:
         """A client for the user and agent of a run; without a user it is refused, unless the agent is the owner."""
         return self._acting(self.client, config, scope)
 
-    def acting_async(self, config: RunnableConfig, scope: Scope = "user") -> AsyncMemoryClient:
+    def acting_async(self, config: RunnableConfig, scope: DataScope = "user") -> AsyncMemoryClient:
         """`acting`, of the other twin."""
         return self._acting(self.async_client, config, scope)
 
-    def _acting(self, client: C, config: RunnableConfig, scope: Scope) -> C:
+    def _acting(self, client: C, config: RunnableConfig, scope: DataScope) -> C:
         find = find_user if scope == "agent" else need_user
         agent = value_of("agent", self.agent, config)
         return client.acting_as(

@@ -30,10 +30,11 @@ from threefold.contract import (
     PruneThreadsRequest,
     ThreadCounts,
 )
+from threefold.contract.common import DataScope
 from threefold.errors import Unreachable
 from threefold_langgraph import checkpoints
 from threefold_langgraph.checkpoints import At, Owner, owner_of
-from threefold_langgraph.connection import Scope, ThreefoldConnection
+from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import current_config
 from threefold_langgraph.outage import OUTAGE, Change, Outbox, logger
 
@@ -52,7 +53,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         self,
         connection: ThreefoldConnection,
         *,
-        scope: Scope = "user",
+        scope: DataScope = "user",
         on_outage: Literal["raise", "memory"] = "raise",
         keep_last: int | None = None,
         max_age: timedelta | None = None,
@@ -60,7 +61,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
     ) -> None:
         super().__init__(serde=serde)
         self.connection = connection
-        self.scope: Scope = scope
+        self.scope: DataScope = scope
         self._limits = {"keep_last": keep_last, "max_age": None if max_age is None else max_age.total_seconds()}
         self._outbox = Outbox(connection.client) if on_outage == "memory" else None
 

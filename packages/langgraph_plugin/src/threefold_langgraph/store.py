@@ -21,8 +21,9 @@ from langgraph.store.base import (
 from pydantic_core import to_jsonable_python
 
 from threefold import contract
+from threefold.contract.common import DataScope
 from threefold.session import fitting_query
-from threefold_langgraph.connection import Scope, ThreefoldConnection
+from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import current_config
 
 
@@ -37,12 +38,12 @@ class ThreefoldStore(BaseStore):
         self,
         connection: ThreefoldConnection,
         *,
-        scope: Scope = "user",
+        scope: DataScope = "user",
         fields: Sequence[str] | Literal[False] = ("$",),
         ttl: TTLConfig | None = None,
     ) -> None:
         self._connection = connection
-        self._scope: Scope = scope
+        self._scope: DataScope = scope
         self._fields = fields
         self.ttl_config = ttl
 

@@ -170,7 +170,7 @@ class Settings(BaseSettings):
             raise ValueError("mode: 'gateway' needs gateway_secret (THREEFOLD_GATEWAY_SECRET), which the proxy sends")
         _check_secret("gateway_secret", self.gateway_secret)
         try:
-            assert self.networks
+            _ = self.networks
         except ValueError as error:
             raise ValueError(f"gateway_networks: {error}") from error
         return self

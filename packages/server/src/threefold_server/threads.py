@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -169,7 +169,6 @@ def _retire(connection: Connection, visit: _Visit, request: PutCheckpointRequest
 class _Visit:
     """One writing call to one thread."""
 
-    principal: Principal
     holder: Holder
     thread: storage.Thread
     thread_id: str
@@ -178,13 +177,12 @@ class _Visit:
     @classmethod
     def of(cls, service: Service, principal: Principal, thread_id: str, scope: DataScope) -> Self:
         holder = data_holder(principal, scope)
-        owning = replace(principal, user=None) if holder.for_all else principal
         thread = storage.Thread(holder.owner, thread_key(holder, thread_id))
-        return cls(owning, holder, thread, thread_id, service.clock())
+        return cls(holder, thread, thread_id, service.clock())
 
     def open(self, connection: Connection) -> None:
         """Make sure that the thread is there, and keep a deletion waiting."""
-        sessions.ensure_owner(connection, self.principal, self.now)
+        sessions.ensure_owner(connection, self.holder.principal, self.now)
         storage.touch(connection, self.holder, self.thread, self.thread_id, self.now)
 
     def write(self, connection: Connection, named: Iterable[tuple[str, str]], store: Callable[[], None]) -> None:

@@ -75,7 +75,7 @@ class Database:
         As a snapshot, all its statements see one state; on SQLite every transaction does.
         """
         run = self._pipelined_sync if pipelined and not self.is_sqlite else self.read_sync
-        run = self._snapshot_sync if snapshot else run
+        run = self.snapshot_sync if snapshot else run
         return await anyio.to_thread.run_sync(run, scope, function, limiter=self._read_limit, abandon_on_cancel=True)
 
     async def write(
@@ -90,12 +90,6 @@ class Database:
 
     def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
         with self._errors_translated(), self._reader.begin() as connection:
-            self._set_scope(connection, scope)
-            return function(connection)
-
-    def _snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
-        engine = self._reader if self.is_sqlite else self._reader.execution_options(isolation_level="REPEATABLE READ")
-        with self._errors_translated(), engine.begin() as connection:
             self._set_scope(connection, scope)
             return function(connection)
 
