@@ -76,11 +76,19 @@ def test_calls_and_results_are_turns_of_one_group_whatever_the_content() -> None
     assert [(turn.id, turn.kind, turn.group) for turn in turns] == [
         ("q", "message", None),
         ("ai-let me see", "message", "ai-let me see"),
-        ("ai-let me see/c-x", "tool_call", "ai-let me see"),
-        ("ai-let me see/c-y", "tool_call", "ai-let me see"),
+        ("ai-let me see/0", "tool_call", "ai-let me see"),
+        ("ai-let me see/1", "tool_call", "ai-let me see"),
         ("t-x", "tool_result", "ai-let me see"),
         ("t-y", "tool_result", "ai-let me see"),
     ]
+
+
+def test_a_result_belongs_to_the_latest_call_of_its_id() -> None:
+    calls: Any = [{"name": "x", "args": {}, "id": "call_0", "type": "tool_call"}]
+    answers = [ToolMessage("found", name="x", tool_call_id="call_0", id=f"t{n}") for n in (1, 2)]
+    asked = [AIMessage("", id=f"ai{n}", tool_calls=calls) for n in (1, 2)]
+    turns = turns_of([human("q"), asked[0], answers[0], asked[1], answers[1]])
+    assert [turn.group for turn in turns] == [None, "ai1", "ai1", "ai2", "ai2"]
 
 
 def test_neither_system_prompts_nor_what_our_own_tools_found_are_said() -> None:
@@ -89,10 +97,20 @@ def test_neither_system_prompts_nor_what_our_own_tools_found_are_said() -> None:
     assert turns_of([HumanMessage("without an id")]) == []
 
 
-@pytest.mark.parametrize("name", ["", " ", "*", "x" * 513, None])
+@pytest.mark.parametrize("name", ["", " ", "*", "x" * 513, "a\0b", "\ud83d", None])
 def test_a_name_that_is_none_is_left_out(name: str | None) -> None:
     [turn] = turns_of([HumanMessage("q", id="1", name=name)])
     assert turn.name is None
+
+
+@pytest.mark.parametrize("hostile", [" ", "*", "x" * 513, "a\0b", "\ud83d"])
+def test_an_id_that_memory_refuses_costs_no_turn_and_stays_one(hostile: str) -> None:
+    calls: Any = [{"name": "x", "args": {}, "id": hostile, "type": "tool_call"}]
+    said = [AIMessage("", id=hostile, tool_calls=calls), ToolMessage("found", tool_call_id=hostile, id="t")]
+    turns = turns_of([*said, ToolMessage("alone", tool_call_id=hostile, id="u")])
+    assert len(turns) == 3
+    assert len({turn.group for turn in turns}) == 1
+    assert turns == turns_of([*said, ToolMessage("alone", tool_call_id=hostile, id="u")])
 
 
 def test_the_block_stands_behind_the_prompt_and_nothing_else_changes() -> None:

@@ -100,6 +100,19 @@ def test_tool_calls_and_results_are_recorded_as_one_group(line: Line) -> None:
     assert found[1].group == found[2].group
 
 
+@pytest.mark.parametrize("ids", [("", ""), ("same", "same"), ("x" * 600, "y"), ("a\0b", "\ud83d")])
+def test_whatever_ids_a_model_gives_its_calls_all_of_them_are_recorded(line: Line, ids: tuple[str, str]) -> None:
+    def weather(town: str) -> str:
+        """The weather in a town."""
+        return f"Sunny in {town}."
+
+    towns = zip(("Bern", "Rome"), ids, strict=True)
+    asked: Any = [{"name": "weather", "args": {"town": t}, "id": i, "type": "tool_call"} for t, i in towns]
+    runs, _ = agent(line, AIMessage("", tool_calls=asked), "Sunny.", tools=[weather])
+    runs.invoke({"messages": [HumanMessage("Where is it sunny?", id="\0" * 600)]}, of())
+    assert [turn.kind for turn in turns(line)] == ["message", *["tool_call"] * 2, *["tool_result"] * 2, "message"]
+
+
 def test_an_interrupt_and_its_resumption_elsewhere_record_once_and_remember(line: Line) -> None:
     def pay(amount: int) -> str:
         """Pay."""

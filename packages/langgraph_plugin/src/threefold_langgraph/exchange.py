@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 
-from threefold import TurnIn, calls
-from threefold.contract import MAX_CONTENT_CHARS, MAX_ID_CHARS
+from threefold import InvalidRequest, TurnIn, calls
+from threefold.contract import MAX_CONTENT_CHARS
 from threefold.policy import middle_cut
 from threefold.tools import TOOLS
 
@@ -57,20 +58,26 @@ def with_block(messages: Sequence[BaseMessage], block: str) -> list[BaseMessage]
 
 def turns_of(messages: Sequence[BaseMessage]) -> list[TurnIn]:
     """An exchange as turns, whose ids are those of the messages."""
-    groups = {call["id"]: message.id for message in messages for call in _calls(message)}
-    return [turn for message in messages if message.id for turn in _turns(message, groups)]
+    turns: list[TurnIn] = []
+    groups: dict[str | None, str] = {}
+    for message in messages:
+        if message.id:
+            # Models that count their calls anew in each answer use an id twice: a result belongs to the latest.
+            groups.update((call["id"], _id(message.id)) for call in _calls(message))
+            turns += _turns(message, groups)
+    return turns
 
 
-def _turns(message: BaseMessage, groups: Mapping[str | None, str | None]) -> Iterator[TurnIn]:
+def _turns(message: BaseMessage, groups: Mapping[str | None, str]) -> Iterator[TurnIn]:
     match message:
         case HumanMessage():
             yield from _said(message, role="user", name=_name(message.name))
         case AIMessage():
             asked = _calls(message)
-            yield from _said(message, role="assistant", group=message.id if asked else None)
-            yield from (_called(message, call) for call in asked if call["name"] not in TOOLS)
+            yield from _said(message, role="assistant", group=_id(message.id) if asked else None)
+            yield from (_called(message, n, call) for n, call in enumerate(asked) if call["name"] not in TOOLS)
         case ToolMessage() if message.name not in TOOLS:
-            group = groups.get(message.tool_call_id, message.tool_call_id)
+            group = groups.get(message.tool_call_id) or _id(message.tool_call_id)
             yield from _said(message, role="tool", kind="tool_result", name=_name(message.name), group=group)
         case _:  # system prompts are restated in every run; what our own tools found is known already
             pass
@@ -79,18 +86,18 @@ def _turns(message: BaseMessage, groups: Mapping[str | None, str | None]) -> Ite
 def _said(message: BaseMessage, **fields: Any) -> Iterator[TurnIn]:
     content = text_of(message)
     if content:
-        yield calls.turn_in({"id": message.id, "content": middle_cut(content, MAX_CONTENT_CHARS), **fields})
+        yield calls.turn_in({"id": _id(message.id), "content": middle_cut(content, MAX_CONTENT_CHARS), **fields})
 
 
-def _called(message: BaseMessage, call: ToolCall) -> TurnIn:
+def _called(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
     arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
     return calls.turn_in(
         {
-            "id": f"{message.id}/{call['id']}",
+            "id": _id(f"{message.id}/{number}"),  # the id of a call is the model's: missing, or there twice
             "role": "assistant",
             "kind": "tool_call",
             "name": _name(call["name"]),
-            "group": message.id,
+            "group": _id(message.id),
             "content": middle_cut(f"{call['name']}({arguments})", MAX_CONTENT_CHARS),
         }
     )
@@ -100,9 +107,17 @@ def _calls(message: BaseMessage) -> list[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else []
 
 
+def _id(text: str | None) -> str:
+    """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
+    return _name(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
+
+
 def _name(name: str | None) -> str | None:
     """A name that is one; a framework takes any text for it."""
-    return name if name and name.strip() not in ("", "*") and len(name) <= MAX_ID_CHARS else None
+    try:
+        return calls.checked_id("name", name or "")
+    except InvalidRequest:
+        return None
 
 
 def _marks(message: BaseMessage) -> Iterator[str]:
