@@ -6,12 +6,13 @@ The model's part is scripted: the facts stand in the turns after an arrow, the v
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from fixtures.consolidation import SECOND, START, World
-from threefold.contract import TurnIn, UpdateFactRequest
+from threefold.contract import ForgetSource, TurnIn, UpdateFactRequest
 from threefold_server.consolidation.rebuild import rebuild
 from threefold_server.forget import delete_fact
 from threefold_server.remember import fact_history, restore_fact, update_fact
@@ -206,6 +207,19 @@ async def test_where_a_version_is_forgotten_the_other_holds_again(world: World) 
     await world.forget(session_id="s2")
     assert (world.facts(), world.facts(current=False)) == (["Ana lives in Lisbon."], [])
     assert [fact.text for fact in (await world.recall("Ana Lisbon")).facts] == ["Ana lives in Lisbon."]
+
+
+@pytest.mark.parametrize("since", [None, from_micros(START - DAY)])
+async def test_who_takes_a_session_back_takes_only_what_it_alone_supports(world: World, since: datetime | None) -> None:
+    """Field cases 206 and 1208: by source as by session, with or without a date; and what it alone says goes."""
+    await tell(world, "s1", said("Ana lives in Oslo."), said("Ana likes tea."))
+    await tell(world, "s2", said("Ana lives in Oslo."))
+    await world.save("The boat is blue.", session_id="s1")
+    await world.forget(source=ForgetSource(kind="session", name="s1"), since=since)
+    assert world.facts() == ["Ana lives in Oslo."]
+    await rebuild(world.service)
+    assert world.facts() == ["Ana lives in Oslo."]
+    assert [row.session for row in world.rows(fact_sources)] == [world.key("s2")]
 
 
 async def test_thirty_facts_of_one_project_stay_thirty(world: World) -> None:

@@ -79,6 +79,13 @@ def test_the_prompts_own_examples_are_no_facts() -> None:
     assert accept(candidates, said, None) == ([], len(candidates))
 
 
+def test_a_flood_of_facts_is_cut() -> None:
+    """Each is compared with all the others: 600 held a thread and a connection for nine seconds."""
+    said = turns(("user", "I like tea."))
+    found, dropped = accept([Candidate(f"Likes tea {number}", (1,), "user") for number in range(600)], said, None)
+    assert (len(found), dropped) == (100, 500)
+
+
 @pytest.mark.parametrize("seqs", [(), (9,), (0,), (-1,)])
 def test_a_fact_without_a_turn_that_was_sent_is_dropped(seqs: tuple[int, ...]) -> None:
     assert accepted("User likes tea.", turns(("user", "I like tea.")), *seqs) == []

@@ -10,7 +10,7 @@ import pytest
 from fixtures.consolidation import World
 from threefold.contract import TurnIn, WriteRequest
 from threefold_server.access import Reach
-from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.models.ports import Candidate, ModelError, ModelRefused
 from threefold_server.storage.tables import fact_sources, facts, tasks
 from threefold_server.write import write_turns
 
@@ -139,3 +139,41 @@ async def test_a_fact_is_no_wider_than_the_turns_it_rests_on(world: World) -> No
     assert [row.visibility for row in world.rows(facts)] == [Reach.session]
     assert (await world.recall("Oslo", session="s2")).facts == []
     assert (await world.recall("Oslo", session="s1")).facts != []
+
+
+async def test_a_quota_holds_for_what_a_model_draws(make_world: Callable[..., World]) -> None:
+    """The rest of the batch goes on, a known fact is still confirmed, and a counter tells what was not stored."""
+    world = make_world(
+        extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0, max_facts_per_user=2
+    )
+    await world.write("s1", *(f"My boat {number} is red. -> Ana's boat {number} is red." for number in range(4)))
+    await world.extract("s1")
+    await world.write("s2", "My boat 0 is red. -> Ana's boat 0 is red.")
+    await world.extract("s2")
+    assert world.facts() == ["Ana's boat 0 is red.", "Ana's boat 1 is red."]
+    assert len(world.rows(fact_sources)) == 3
+    assert (await world.status("s1")).extracted_upto == 4
+    counted = world.service.metrics.registry.get_sample_value("threefold_facts_total", {"outcome": "over quota"})
+    assert counted == 2
+
+
+async def test_a_clock_that_was_never_set_stops_nothing(world: World) -> None:
+    """Nothing is before the first day of the calendar."""
+    await world.write("s1", said("I ran yesterday. -> Ana ran yesterday.", created_at="0001-01-01T00:00:00Z"))
+    await world.extract("s1")
+    assert world.facts() == ["Ana ran yesterday."]
+
+
+@pytest.mark.parametrize("policy", ["derived", "off"])
+async def test_secrets_stay_out_of_facts_and_prompts(make_world: Callable[..., World], policy: str) -> None:
+    """Also where only the model's own words make one up; and with the policy off nothing is changed."""
+    world = make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0, redact=policy)
+    await world.write("s1", "I paid by card 4111 1111 1111 1111. -> Ana paid by card 4111 1111 1111 1111.")
+    await world.extract("s1")
+    candidates = [Candidate("Ana pays by card 5500-0000-0000-0004.", (2,), "user")]
+    world.extractor.otherwise = candidates
+    await world.write("s1", "I pay by card.")
+    await world.extract("s1")
+    shown = str(world.extractor.read) + str(world.extractor.compared) + str(world.rows(facts))
+    assert len(world.facts()) == 2
+    assert ("4111" in shown, "5500" in shown) == ((False, False) if policy == "derived" else (True, True))

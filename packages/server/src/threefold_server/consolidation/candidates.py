@@ -20,6 +20,9 @@ from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
 FACT_CHARS = 1_000
 """A fact is one statement. What is longer is a summary, which holds less and less the longer it is merged."""
 
+MOST = 100
+"""Facts of one batch; a person states one in a dozen words or more. Each is compared with all the others."""
+
 GROUNDED = 0.2
 """The least share of a fact's words that its turns must have; of the 1,210 observations in five LoCoMo files
 98 % have more."""
@@ -72,7 +75,8 @@ def accept(
     """
     proposed = list(candidates)
     found = [fact for candidate in proposed if (fact := _accept(candidate, turns, before)) is not None]
-    return sorted(found, key=lambda fact: (fact.event_at, fact.seqs[-1])), len(proposed) - len(found)
+    kept = sorted(found[:MOST], key=lambda fact: (fact.event_at, fact.seqs[-1]))
+    return kept, len(proposed) - len(kept)
 
 
 def _accept(candidate: Candidate, turns: Sequence[Source], before: Source | None) -> NewFact | None:

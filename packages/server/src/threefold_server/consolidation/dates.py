@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from calendar import day_name
+from contextlib import suppress
 from datetime import date, datetime, timedelta
 
 _WEEKDAYS = [name.lower() for name in day_name]
@@ -34,7 +35,9 @@ def ground_dates(text: str, said: datetime) -> str:
     """`text` with the day, week, month or year after each relative date; unchanged where it has a date already."""
     if _ABSOLUTE.search(text):
         return text
-    return _RELATIVE.sub(lambda found: f"{found[0]} ({_meant(found, said.date())})", text)
+    with suppress(OverflowError):  # a clock that was never set: before the first day of the calendar
+        return _RELATIVE.sub(lambda found: f"{found[0]} ({_meant(found, said.date())})", text)
+    return text
 
 
 def _meant(found: re.Match[str], said: date) -> str:

@@ -120,6 +120,7 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
             revision=revision,
             extracted_by=extractor.name,
             expires_at=expiry(service.settings.fact_expiry_days, now),
+            quota=service.settings.max_facts_per_user,
             now=now,
         )
         try:
@@ -128,6 +129,8 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
             continue
         for outcome, count in merge.outcomes.items():
             service.metrics.facts.labels(outcome).inc(count)
+        if full := merge.outcomes["over quota"]:
+            logger.warning("facts over quota", extra={"fields": {"not_stored": full}})
         return claim
 
 

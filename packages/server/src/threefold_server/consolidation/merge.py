@@ -3,6 +3,8 @@
 new         stored beside the others
 same        one fact with one more source, if both come from as trusted a mouth; an echo of less trust adds nothing
 excludes    a version of the known one: the one said last holds, the other is history; less trust displaces nothing
+
+Beyond the user's quota nothing new is stored; what is known may still be confirmed.
 """
 
 from __future__ import annotations
@@ -35,15 +37,19 @@ class Merge:
     revision: int | None
     extracted_by: str
     expires_at: int | None
+    quota: int | None
     now: int
     outcomes: Counter[str] = field(default_factory=Counter[str])
     became: dict[UUID, UUID] = field(default_factory=dict[UUID, UUID])
     """New facts that are another one now: of the same batch, a later one may be about them."""
+    _room: int | None = field(default=None, init=False)
 
     def run(self, connection: Connection) -> Claim:
         if self.steps and facts.touch_owner(connection, self.claim.owner) - 1 != self.revision:
             raise FactsMoved
         tasks.hold(connection, self.claim)
+        if self.quota is not None:
+            self._room = self.quota - facts.count(connection, self.claim.owner)
         for step in self.steps:
             self.outcomes[self._take(connection, step)] += 1
         return tasks.advance(connection, self.claim, self.upto)
@@ -64,6 +70,8 @@ class Merge:
         return facts.versions_by_key(connection, self.claim.owner, [key]).get(key)
 
     def _add(self, connection: Connection, drawn: Drawn) -> str:
+        if not self._takes_room():
+            return "over quota"
         revisions.add_fact(connection, self._values(drawn), self.now)
         self._rest(connection, drawn, drawn.key)
         return "added"
@@ -87,9 +95,18 @@ class Merge:
         ]
         if any(drawn.fact.trust < version.trust for version in holding):
             return self._add(connection, drawn)
+        if not self._takes_room():
+            return "over quota"
         revisions.add_version(connection, self._values(drawn), known.root, self.now)
         self._rest(connection, drawn, drawn.key)
         return "revised"
+
+    def _takes_room(self) -> bool:
+        """Take the place of one more fact, if there is one."""
+        if self._room is None:
+            return True
+        self._room -= 1
+        return self._room >= 0
 
     def _rest(self, connection: Connection, drawn: Drawn, fact: UUID) -> None:
         ranges = revisions.ranges(drawn.fact.seqs)

@@ -71,10 +71,11 @@ class Mem0Extractor:
         """Return the model's candidates, unchecked."""
         material = await to_thread.run_sync(self._material, talk)
         reply = await self._chat.ask(self._prompts.ADDITIVE_EXTRACTION_PROMPT, material, json=True)
-        return [
-            Candidate(memory.text, tuple(memory.sources), memory.attributed_to)
-            for memory in parse(reply, _Memories).memory
-        ]
+        memories = parse(reply, _Memories).memory
+        shown = {turn.seq for turn in talk.turns}
+        if memories and all(shown.isdisjoint(memory.sources) for memory in memories):
+            raise ModelError("no memory in the model's answer names a turn that it was shown")
+        return [Candidate(memory.text, tuple(memory.sources), memory.attributed_to) for memory in memories]
 
     async def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
         """Return the model's verdicts; it must judge every comparison, and name only what it was shown."""

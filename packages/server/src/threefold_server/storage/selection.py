@@ -113,6 +113,19 @@ def _rests_on_no_turn() -> ColumnElement[bool]:
     return not_(exists().where(fact_sources.c.owner == facts.c.owner, fact_sources.c.fact == facts.c.fact))
 
 
+def _rests_elsewhere(chosen: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Facts with a support among other turns than the chosen ones."""
+    return exists().where(
+        fact_sources.c.owner == facts.c.owner,
+        fact_sources.c.fact == facts.c.fact,
+        turns.c.owner == fact_sources.c.owner,
+        turns.c.session == fact_sources.c.session,
+        turns.c.seq.between(fact_sources.c.from_seq, fact_sources.c.upto_seq),
+        turns.c.erased.is_(False),
+        not_(chosen),
+    )
+
+
 def _sources_of(wanted: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(
         fact_sources.c.owner == turns.c.owner,
@@ -139,10 +152,13 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
         held = and_(erasable(items, scope), items.c.agent == source.name)
         run = and_(erasable(threads, scope), threads.c.agent == source.name)
     if since is None:
-        return Selection(sessions=own, facts=contributed, items=held, threads=run)
+        # Those that rest on turns go with these, unless other sessions support them, too.
+        return Selection(sessions=own, facts=and_(contributed, _rests_on_no_turn()), items=held, threads=run)
     of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
     recently = None if held is None else and_(held, items.c.updated_at >= since)
-    return Selection(facts=and_(contributed, facts.c.event_at >= since), turns=and_(of_sessions, alive), items=recently)
+    chosen = and_(of_sessions, alive)
+    stated = and_(contributed, facts.c.event_at >= since, not_(_rests_elsewhere(chosen)))
+    return Selection(facts=stated, turns=chosen, items=recently)
 
 
 def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:
