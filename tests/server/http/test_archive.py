@@ -144,7 +144,11 @@ def test_a_torn_archive_is_refused_as_a_whole(ana: MemoryClient, there: LocalSer
 
 def test_rows_that_cannot_be_are_refused_all_together(ana: MemoryClient, there: LocalService) -> None:
     rows = [json.loads(line) for line in content(list(ana.admin.export(user="ana")))]
-    session, turn = (next(row for row in rows if row["table"] == name) for name in ("sessions", "turns"))
+    session, turn, fact, item, thread, checkpoint = (
+        next(row for row in rows if row["table"] == name)
+        for name in ("sessions", "turns", "facts", "items", "threads", "checkpoints")
+    )
+    key = "0" * 32
 
     def changed(row: Any, **values: Any) -> Any:
         return {**row, "row": row["row"] | values}
@@ -158,7 +162,28 @@ def test_rows_that_cannot_be_are_refused_all_together(ana: MemoryClient, there: 
         ([session, changed(turn, seq=2**40)], InvalidRequest),
         ([session, changed(turn, content="a\0b")], InvalidRequest),
         ([session, changed(turn, session="no key")], InvalidRequest),
+        ([session, changed(turn, session=5)], InvalidRequest),
+        ([session, changed(turn, seq=0)], InvalidRequest),
+        ([session, changed(turn, seq=None)], InvalidRequest),
+        ([session, changed(turn, turn_id="")], InvalidRequest),
+        ([session, changed(turn, event_at=2**62)], InvalidRequest),
+        ([session, changed(turn, utc_offset=32_000)], InvalidRequest),
+        ([changed(session, created_at=-(2**62))], InvalidRequest),
         ([changed(session, agent="other")], InvalidRequest),
+        ([changed(fact, session=key)], InvalidRequest),
+        ([changed(fact, writer="bob")], InvalidRequest),
+        ([changed(fact, agent="*")], InvalidRequest),
+        ([changed(fact, metadata="{")], InvalidRequest),
+        ([changed(fact, metadata="[1]")], InvalidRequest),
+        ([changed(fact, trust=1.5)], InvalidRequest),
+        ([changed(item, item=key)], InvalidRequest),
+        ([changed(item, pool=key)], InvalidRequest),
+        ([changed(item, for_all=True)], InvalidRequest),
+        ([changed(item, value="[1]")], InvalidRequest),
+        ([changed(item, fields="{}")], InvalidRequest),
+        ([changed(item, ttl=-1.0)], InvalidRequest),
+        ([changed(thread, thread=key)], InvalidRequest),
+        ([thread, changed(checkpoint, versions="1")], InvalidRequest),
         ([turn], Conflict),
         ([session, turn, changed(turn, seq=99)], Conflict),
     ]

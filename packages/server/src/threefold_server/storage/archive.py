@@ -1,43 +1,24 @@
-"""All that is kept of one owner, as rows of plain JSON, and such rows back into a store.
-
-A row has the columns of its table, without the owner: keys in hex, bytes in base64, times in microseconds since 1970.
-"""
+"""All that is kept of one owner, as rows of plain JSON, and such rows back into a store."""
 
 from __future__ import annotations
 
-import base64
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Connection,
-    Float,
-    Integer,
-    LargeBinary,
-    SmallInteger,
-    Table,
-    and_,
-    case,
-    select,
-    tuple_,
-    update,
-)
+from sqlalchemy import Connection, Table, and_, case, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from threefold.contract.admin import ArchiveRow, ImportReceipt
-from threefold.contract.common import Origin, Role, TurnKind, Visibility, check_exact
 from threefold.errors import Conflict, InvalidRequest
-from threefold_server.access import Principal, Reach, session_key
+from threefold_server.access import Principal
 from threefold_server.fields import item_passages
 from threefold_server.indexing import fact_passages
 from threefold_server.redaction import Redact
+from threefold_server.storage import archive_rows, index, sessions, tasks
 from threefold_server.storage import facts as fact_store
-from threefold_server.storage import index, sessions, tasks
+from threefold_server.storage.archive_rows import Values
 from threefold_server.storage.tables import (
     barred_sources,
     checkpoint_blobs,
@@ -51,9 +32,7 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tables import sessions as session_rows
-from threefold_server.storage.types import AnyRow, Key
-
-Values = dict[str, Any]
+from threefold_server.storage.types import AnyRow
 
 ARCHIVED = (
     *(session_rows, turns, digests, facts, fact_sources, barred_sources),
@@ -64,13 +43,6 @@ ARCHIVED = (
 AT_ONCE = 500
 _COUNTED = ("last_seq", "turns", "tokens")
 """Columns of a session that grow with its turns, in an import too."""
-_ALLOWED: dict[str, Collection[Any]] = {
-    "role": get_args(Role),
-    "kind": get_args(TurnKind),
-    "origin": get_args(Origin),
-    "visibility": [int(Reach[name]) for name in get_args(Visibility)],
-}
-_BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))
 
 
 def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
@@ -79,7 +51,9 @@ def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
         columns = [column for column in table.columns if column.name != "owner"]
         rows = select(*columns).where(table.c.owner == owner).order_by(*table.primary_key.columns)
         for row in connection.execute(rows, execution_options={"yield_per": AT_ONCE}).mappings():
-            yield ArchiveRow(table=table.name, row={str(name): _encode(value) for name, value in row.items()})
+            yield ArchiveRow(
+                table=table.name, row={str(name): archive_rows.encode(value) for name, value in row.items()}
+            )
 
 
 def load(
@@ -92,10 +66,9 @@ def load(
         table = next((table for table in ARCHIVED if table.name == row.table), None)
         if table is None:
             raise InvalidRequest(f"rows.{number}.table: {row.table!r} is unknown; a newer version may have written it")
-        decoded[table].append({"owner": principal.owner, **_decode(table, row.row, f"rows.{number}.row")})
-    for values in decoded[session_rows]:
-        if values["session"] != session_key(principal.owner, values["agent"], values["session_id"]):
-            raise InvalidRequest("rows: a session is not this owner's; the archive is of somebody else")
+        values = archive_rows.decode(table, row.row, f"rows.{number}.row")
+        archive_rows.check_keys(table, values, principal, f"rows.{number}.row")
+        decoded[table].append({"owner": principal.owner, **values})
     try:
         added = {table: _insert(connection, table, values) for table, values in decoded.items()}
     except IntegrityError as error:
@@ -165,41 +138,3 @@ def _current(connection: Connection, rows: Sequence[Values], now: int) -> Sequen
         return []
     own = and_(facts.c.owner == rows[0]["owner"], facts.c.fact.in_([row["fact"] for row in rows]))
     return connection.execute(select(facts).where(own, fact_store.current(now))).all()
-
-
-def _encode(value: Any) -> Any:
-    if isinstance(value, UUID):
-        return value.hex
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
-
-
-def _decode(table: Table, row: Mapping[str, Any], where: str) -> Values:
-    """The columns of a row; one that an older version did not write gets its default."""
-    known = {column.name: column for column in table.columns if column.name != "owner"}
-    unknown = row.keys() - known.keys()
-    missing = {name for name, column in known.items() if column.server_default is None and not column.nullable}
-    if unknown or missing - row.keys():
-        names = ", ".join(sorted(unknown or missing - row.keys()))
-        raise InvalidRequest(f"{where}: {'unknown' if unknown else 'missing'}: {names}")
-    try:
-        return {name: None if value is None else _value(known[name], value) for name, value in row.items()}
-    except (TypeError, ValueError) as error:
-        raise InvalidRequest(f"{where}: a value does not fit its column") from error
-
-
-def _value(column: Column[Any], value: Any) -> Any:
-    """A value as the database takes it; `ValueError` or `TypeError` where it cannot be one of the column's."""
-    kind = column.type
-    if isinstance(kind, Key):
-        return UUID(value)
-    if isinstance(kind, LargeBinary):
-        return base64.b64decode(value, validate=True)
-    python = bool if isinstance(kind, Boolean) else int if isinstance(kind, Integer) else kind.python_type
-    if type(value) is not python and not (python is float and type(value) is int):
-        raise TypeError
-    if type(value) is int and not -(2**63) <= value < 2 ** next(bits for sort, bits in _BITS if isinstance(kind, sort)):
-        raise ValueError
-    allowed = _ALLOWED.get(column.name)
-    if allowed is not None and value not in allowed:
-        raise ValueError
-    return check_exact(value)
