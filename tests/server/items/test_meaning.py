@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import anyio
 import pytest
 
 from fixtures.consolidation import SECOND, World, nothing
@@ -103,13 +104,18 @@ async def test_a_ranked_search_pages_through_everything(world: World) -> None:
     assert await nearest(world, "tea", limit=5, offset=20, filter={"text": {"$ne": ""}}) == whole[20:25]
 
 
-async def test_an_embedder_that_fails_loses_no_item(world: World) -> None:
-    world.embedder.before = fail
+@pytest.mark.parametrize("trouble", [fail, anyio.sleep_forever])
+async def test_an_embedder_that_fails_or_hangs_loses_no_item(
+    world: World, trouble: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("threefold_server.items.ONE_SECONDS", 0.01)
+    world.embedder.before = trouble
     await put(world, "k", {"text": "pumpkin soup"})
     with pytest.raises(Unavailable, match="embedder"):
         await search(world, query="pumpkin")
     assert [item.key for item in await search(world)] == ["k"]
     world.embedder.before = nothing
+    monkeypatch.undo()
     assert await nearest(world, "pumpkin soup") == []
     await world.settle()
     assert await nearest(world, "pumpkin soup") == ["k"]

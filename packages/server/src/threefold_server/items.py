@@ -8,6 +8,7 @@ from functools import partial
 from itertools import takewhile
 from uuid import UUID
 
+import anyio
 import anyio.to_thread
 import numpy as np
 
@@ -34,6 +35,9 @@ from threefold_server.storage.database import Connection
 from threefold_server.storage.items import Page, Put, to_item, to_path
 
 ANY_LABEL = "*"
+ONE_SECONDS, MANY_SECONDS = 3.0, 20.0
+"""How long the embedder may take: clients wait 5 s for one operation and 30 s for several."""
+
 NO_VECTORS: Vectors = np.empty((0, 0), np.float32)
 
 
@@ -126,7 +130,8 @@ async def _prepare(service: Service, holder: Holder, ops: Sequence[ItemOp]) -> _
     puts = {key: op for key, op in last.items() if isinstance(op, PutItem)}
     queries = list(dict.fromkeys(search.query for search in searches if search.query))
     texts = await _texts(service, puts.values())
-    vectors = await _embed(service, queries, [text for found in texts for text in found])
+    seconds = ONE_SECONDS if len(ops) == 1 else MANY_SECONDS
+    vectors = await _embed(service, queries, [text for found in texts for text in found], seconds)
     return _Batch(
         holder,
         ops,
@@ -146,13 +151,14 @@ async def _texts(service: Service, puts: Iterable[PutItem]) -> list[list[str]]:
     return await anyio.to_thread.run_sync(lambda: [item_passages(*put, service.redact) for put in indexed])
 
 
-async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str]) -> Vectors:
+async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str], seconds: float) -> Vectors:
     """Vectors of queries, which need one, and of texts, whose vectors may come later: then there are none."""
     if not queries and not texts:
         return NO_VECTORS
     try:
-        return await service.embedder.embed([*queries, *texts])
-    except ModelError as error:
+        with anyio.fail_after(seconds):
+            return await service.embedder.embed([*queries, *texts])
+    except (ModelError, TimeoutError) as error:
         if queries:
             raise Unavailable(
                 "the embedder did not answer, so nothing can be searched by meaning; try again"
