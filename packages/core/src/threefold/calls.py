@@ -357,6 +357,14 @@ def checked_id(name: str, value: str) -> str:
     raise refusal
 
 
+def id_or_none(text: str | None) -> str | None:
+    """A name that a model or a framework made up, where it can be an id: it must not cost the turn it comes with."""
+    try:
+        return checked_id("name", text or "")
+    except InvalidRequest:
+        return None
+
+
 def problem(message: str) -> str:
     """A validation message without the word that pydantic puts before ours."""
     return message.removeprefix("Value error, ")

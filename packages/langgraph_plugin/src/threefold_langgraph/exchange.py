@@ -9,7 +9,8 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 
-from threefold import InvalidRequest, TurnIn, calls
+from threefold import TurnIn, calls
+from threefold.calls import id_or_none
 from threefold.contract import MAX_CONTENT_CHARS
 from threefold.policy import middle_cut
 from threefold.tools import TOOLS
@@ -71,14 +72,14 @@ def turns_of(messages: Sequence[BaseMessage]) -> list[TurnIn]:
 def _turns(message: BaseMessage, groups: Mapping[str | None, str]) -> Iterator[TurnIn]:
     match message:
         case HumanMessage():
-            yield from _said(message, role="user", name=_name(message.name))
+            yield from _said(message, role="user", name=id_or_none(message.name))
         case AIMessage():
             asked = _calls(message)
             yield from _said(message, role="assistant", group=_id(message.id) if asked else None)
             yield from (_called(message, n, call) for n, call in enumerate(asked) if call["name"] not in TOOLS)
         case ToolMessage() if message.name not in TOOLS:
             group = groups.get(message.tool_call_id) or _id(message.tool_call_id)
-            yield from _said(message, role="tool", kind="tool_result", name=_name(message.name), group=group)
+            yield from _said(message, role="tool", kind="tool_result", name=id_or_none(message.name), group=group)
         case _:  # system prompts are restated in every run; what our own tools found is known already
             pass
 
@@ -96,7 +97,7 @@ def _called(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
             "id": _id(f"{message.id}/{number}"),  # the id of a call is the model's: missing, or there twice
             "role": "assistant",
             "kind": "tool_call",
-            "name": _name(call["name"]),
+            "name": id_or_none(call["name"]),
             "group": _id(message.id),
             "content": middle_cut(f"{call['name']}({arguments})", MAX_CONTENT_CHARS),
         }
@@ -109,15 +110,7 @@ def _calls(message: BaseMessage) -> list[ToolCall]:
 
 def _id(text: str | None) -> str:
     """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
-    return _name(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
-
-
-def _name(name: str | None) -> str | None:
-    """A name that is one; a framework takes any text for it."""
-    try:
-        return calls.checked_id("name", name or "")
-    except InvalidRequest:
-        return None
+    return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
 
 
 def _marks(message: BaseMessage) -> Iterator[str]:

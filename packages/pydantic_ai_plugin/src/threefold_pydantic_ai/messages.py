@@ -37,11 +37,10 @@ from pydantic_ai.messages import (
 )
 from pydantic_core import PydanticSerializationError
 
-from threefold import calls, strip_block
-from threefold.calls import TurnLike
+from threefold import strip_block
+from threefold.calls import TurnLike, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Role, Turn
 from threefold.contract.common import TurnKind
-from threefold.errors import InvalidRequest
 from threefold.policy import middle_cut
 from threefold.tools import TOOLS
 
@@ -85,8 +84,8 @@ def _turns(message: ModelMessage, voices: Voices, key: str, groups: Mapping[str,
             "id": f"{key}{SEPARATOR}{number}",
             "role": voice.role,
             "kind": voice.kind,
-            "name": _id_or_none(voice.tool),
-            "group": _id_or_none(voice.call and groups.get(voice.call, voice.call)),
+            "name": id_or_none(voice.tool),
+            "group": id_or_none(voice.call and groups.get(voice.call, voice.call)),
             "content": middle_cut(_text(parts), MAX_CONTENT_CHARS),
             "payload": _dump(_with_parts(message, parts)),
             "created_at": message.timestamp if message.timestamp and message.timestamp.tzinfo else None,
@@ -270,11 +269,3 @@ def _as_text(turn: Turn) -> ModelMessage | None:
         return ModelResponse([TextPart(turn.content)], timestamp=turn.created_at)
     said = turn.content if turn.role == "user" else f"[{turn.name or 'tool'}] {turn.content}"
     return ModelRequest([UserPromptPart(said, timestamp=turn.created_at)], timestamp=turn.created_at)
-
-
-def _id_or_none(name: str | None) -> str | None:
-    """A name that a model made up, where it can be one: it must not cost the turn."""
-    try:
-        return calls.checked_id("name", name or "")
-    except InvalidRequest:
-        return None

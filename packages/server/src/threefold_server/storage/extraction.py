@@ -1,4 +1,4 @@
-"""The rows of an extraction: the turns after its watermark, the facts near a candidate, and what is stored of it."""
+"""What an extraction reads: the turns after its watermark, and what came before them."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from threefold_server.storage.types import to_micros
 
 @dataclass(frozen=True)
 class Selection:
-    """Whole sessions, facts, single turns to blank, and items; None where a tier is not selected by itself."""
+    """What goes in each tier: rows, or of turns their content. None where a tier is not selected by itself."""
 
     sessions: ColumnElement[bool] | None = None
     facts: ColumnElement[bool] | None = None
