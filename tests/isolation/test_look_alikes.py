@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from fixtures.database import ENGINES
 from threefold import MemoryClient
+from threefold.contract import PutCheckpointRequest, QueryCheckpointsRequest
 from threefold.errors import NotFound
 from threefold_server.local import LocalService
 
@@ -101,6 +102,7 @@ def refused(verb: Callable[[], object]) -> bool:
 def session_verbs(client: MemoryClient, session: str) -> list[Callable[[], object]]:
     """Every verb that names a session which has to be there."""
     return [
+        lambda: client.state(session),
         lambda: client.turns(session),
         lambda: client.digests(session),
         lambda: client.digest(session, 1),
@@ -120,6 +122,22 @@ def fact_verbs(client: MemoryClient, fact: str) -> list[Callable[[], object]]:
     ]
 
 
+def held_by_frameworks(client: MemoryClient, name: str) -> list[str]:
+    """The items and checkpoints under a name: those of items by key and in a namespace, those of threads by thread."""
+    asked = [{"op": "get", "namespace": ["n"], "key": name}, {"op": "search", "prefix": ["n", name[:400]]}]
+    by_key, in_namespace = client.items_batch(asked).results
+    items = [found for found in [by_key.item, *in_namespace.items] if found is not None]
+    checkpoints = client.threads.query(QueryCheckpointsRequest(thread_id=name)).checkpoints
+    return [found.key for found in items] + [found.thread_id for found in checkpoints]
+
+
+def keep_for_frameworks(client: MemoryClient, name: str) -> None:
+    """An item whose key is the name, another whose namespace it is, and a thread of that name."""
+    puts = [{"namespace": ["n"], "key": name}, {"namespace": ["n", name[:400]], "key": "inner"}]
+    client.items_batch([{"op": "put", **put, "value": {}, "index": False} for put in puts])
+    client.threads.put_checkpoint(name, PutCheckpointRequest(type="json", data=b"{}", checkpoint_id="1"))
+
+
 def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -> None:
     """Each verb has exactly what was written, under exactly the names it was written by."""
     assert [(s.agent, s.session_id) for s in client.sessions().sessions] == [(agent, session)]
@@ -130,6 +148,7 @@ def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -
     assert {memory.text for memory in recalled.facts} == {"the kumquat", "a kumquat fact"}
     listed = client.list(session_id=session, level="session").items
     assert {(memory.agent, memory.session_id) for memory in listed} == {(agent, session)}
+    assert held_by_frameworks(client, session) == [session, "inner", session]
 
 
 def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere: bool) -> None:
@@ -138,6 +157,8 @@ def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere
     recalled = client.recall("kumquat", session_id=session, level="session")
     assert (recalled.facts, recalled.window) == ([], [])
     assert client.list(session_id=session, level="session").items == []
+    expected = ["inner"] if not elsewhere and len(session) > 400 else []  # as far as the namespace goes, it is the same
+    assert held_by_frameworks(client, session) == expected
     assert client.forget(session_id=session).counts["turns"] == 0
     if elsewhere:
         assert client.sessions().sessions == []
@@ -160,6 +181,7 @@ def test_every_verb_tells_names_apart_that_look_alike(
         closing(everywhere.client(other_user, other_agent, timeout=60)) as other,
     ):
         own.write(session, [{"role": "user", "content": "the kumquat"}], visibility="session")
+        keep_for_frameworks(own, session)
         fact = own.save("a kumquat fact", session_id=session, visibility="session").id
         check_finds_nothing(other, other_session, fact, elsewhere=place != "session")
         check_finds_all(own, agent, session, fact)

@@ -208,6 +208,15 @@ def test_old_entries_go_and_the_rest_stays_a_chain(chained: Database) -> None:
     assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 0
 
 
+def test_a_head_may_be_where_the_chain_starts(chained: Database) -> None:
+    """Noted before the first entry, or at the last one whose time is over since."""
+    assert check(chained, str(system_audit.ORIGIN)) == (True, None)
+    head = chained.read_sync("system", lambda c: system_audit.verify(c, None)).head
+    assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 5
+    assert check(chained, head) == (True, None)
+    assert check(chained, str(system_audit.Link(5, bytes(32))))[0] is False
+
+
 def test_the_worker_chains_and_keeps_to_the_retention(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         database.write_sync("system", lambda c: entries.note(c, entries.STORE, entries.OPERATOR, "key.create", at=1))

@@ -150,6 +150,15 @@ def test_ceilings_bind_the_key_and_the_store(database_url: str) -> None:
             memory.recall("x", level="user")
 
 
+def test_two_keys_in_one_request_are_refused(guarded: LocalService, database_url: str) -> None:
+    """Whatever stands between may take the other one for the caller's."""
+    tokens = [make_key(database_url, user_value=user) for user in ("ana", "bob")]
+    headers = [("Authorization", f"Bearer {token}") for token in tokens]
+    with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
+        answer = client.get("/v1/whoami", headers=headers)
+    assert (answer.status_code, answer.json()["error"]["details"]) == (422, {"field": "authorization"})
+
+
 def test_expired_and_revoked_keys_are_refused(guarded: LocalService, database_url: str) -> None:
     expired = make_key(database_url, expires_at=now_micros() - 1)
     revoked = make_key(database_url, key_id="aaaaaaaaaaaa")

@@ -45,7 +45,7 @@ def checked(field: str, value: object) -> str:
 
 def bearer(headers: Headers, how: str) -> str:
     """The token of `Authorization: Bearer`; without one, refused with how to get it."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
+    scheme, _, token = (only(headers, "authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
         raise Unauthenticated(how)
     return token.strip()

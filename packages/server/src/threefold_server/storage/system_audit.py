@@ -60,6 +60,7 @@ def chain(connection: Connection, limit: int) -> int:
 def verify(connection: Connection, known: Link | None) -> AuditCheck:
     """Compute the chain anew, from its start to its head; `known` is a head of earlier days that must be part of it."""
     walk = _Walk(_link(connection, _START), known)
+    walk.compare()  # what was noted may be where the chain starts now
     chained = select(audit).where(audit.c.seq.is_not(None)).order_by(audit.c.seq)
     for row in connection.execute(chained, execution_options={"yield_per": AT_ONCE}):
         walk.step(row)
@@ -115,10 +116,15 @@ class _Walk:
         if self.problem is None and (row.seq, bytes(row.hash)) != expected:
             self.problem = f"entry {expected.seq} is missing or was changed"
         self.last = Link(row.seq, bytes(row.hash))
-        if self.known is not None and self.known.seq == self.last.seq:
-            known, self.known = self.known, None
-            if known != self.last and self.problem is None:
-                self.problem = f"entry {known.seq} is not the one that was noted: the chain was written anew"
+        self.compare()
+
+    def compare(self) -> None:
+        """Look whether this is the place that was noted."""
+        if self.known is None or self.known.seq != self.last.seq:
+            return
+        known, self.known = self.known, None
+        if known != self.last and self.problem is None:
+            self.problem = f"entry {known.seq} is not the one that was noted: the chain was written anew"
 
     def unmet(self, head: Link) -> str | None:
         """What the end of the walk shows."""
