@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.consolidation import World
+from fixtures.consolidation import World, nothing
 from threefold.contract import TurnIn, WriteRequest
 from threefold_server.access import Reach
 from threefold_server.models.ports import Candidate, ModelError, ModelRefused
@@ -119,6 +119,34 @@ async def test_a_fact_saved_meanwhile_is_compared_again(world: World) -> None:
     await world.extract("s1")
     assert world.facts() == ["Ana lives in Oslo."]
     assert len(world.rows(fact_sources)) == 1
+
+
+async def test_facts_that_move_during_the_comparison_are_compared_again(world: World) -> None:
+    """At once by two: what was near has changed when the verdicts are there, but only the change is asked about."""
+    await world.save("Ana likes Oslo.")
+
+    async def save_once() -> None:
+        world.extractor.before_verdicts = nothing
+        await world.save("Ana lives in Oslo.")
+
+    world.extractor.before_verdicts = save_once
+    await world.write("s1", "I live in Oslo and work in Bergen. -> Ana lives in Oslo.; Ana works in Bergen.")
+    await world.extract("s1")
+    assert world.facts() == ["Ana likes Oslo.", "Ana lives in Oslo.", "Ana works in Bergen."]
+    assert len(world.rows(fact_sources)) == 2
+    assert len(world.extractor.read) == 1
+
+
+async def test_what_is_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
+    await world.save("Ana likes Oslo.")
+
+    async def forget() -> None:
+        await world.forget(session_id="s1")
+
+    world.extractor.before_verdicts = forget
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    assert world.facts() == ["Ana likes Oslo."]
 
 
 async def test_what_is_forgotten_meanwhile_gives_no_fact(world: World) -> None:

@@ -4,9 +4,11 @@ and every kind of reply is read from its bytes. `python tests/server/models/test
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,6 +19,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from fixtures.openai_server import (
+    MISSHAPEN_FACTS,
     OpenAIServer,
     Reply,
     chat_reply,
@@ -27,13 +30,25 @@ from fixtures.openai_server import (
 )
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import read_instructions
+from threefold_server.models.mem0 import Mem0Extractor, mem0_prompts
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
-from threefold_server.models.ports import DigestTurn, ModelError, ModelRefused
+from threefold_server.models.ports import (
+    Comparison,
+    DigestTurn,
+    ModelError,
+    ModelRefused,
+    SaidTurn,
+    Statement,
+    Talk,
+)
 
 CASSETTES = Path(__file__).parent / "cassettes"
 HOST = "http://model.test/v1"
 TURNS = [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
+SAID = datetime(2023, 5, 24, 12, 0, tzinfo=UTC)
+FACTS = '{"memory": [{"text": "Ana drinks tea.", "attributed_to": "user", "sources": [3]}]}'
+VERDICTS = '{"verdicts": [{"new": "N1", "relation": "excludes", "known": "K1"}]}'
 DIGEST = "[3] Ana plans the release with the bot."
 
 
@@ -53,6 +68,27 @@ async def fold(url: str) -> str:
         return await ModelSummarizer(model, read_instructions("digest", None)).fold(
             "They met.", [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
         )
+    finally:
+        await model.aclose()
+
+
+async def draw(url: str) -> str:
+    """Facts, told by their texts and the turns they rest on."""
+    model = ChatModel("chat", api_key="key", base_url=url)
+    try:
+        talk = Talk("They met.", [], [SaidTurn(3, "Ana", "user", "I drink tea.", SAID)])
+        return "; ".join(f"{fact.text} {fact.source_seqs}" for fact in await Mem0Extractor(model).extract(talk))
+    finally:
+        await model.aclose()
+
+
+async def compare(url: str) -> str:
+    """A verdict."""
+    model = ChatModel("chat", api_key="key", base_url=url)
+    new, known = Statement("N1", "Ana lives in Oslo.", SAID), Statement("K1", "Ana lives in Lisbon.", SAID)
+    try:
+        [verdict] = await Mem0Extractor(model).compare([Comparison(new, (known,))])
+        return f"{verdict.relation} {verdict.known}"
     finally:
         await model.aclose()
 
@@ -77,6 +113,10 @@ class Scene(NamedTuple):
 
 SCENES = {
     "digest": Scene(fold, chat_reply(DIGEST), DIGEST),
+    "facts": Scene(draw, chat_reply(FACTS), "Ana drinks tea. (3,)"),
+    "comparison": Scene(compare, chat_reply(VERDICTS), "excludes K1"),
+    "unknown verdict": Scene(compare, chat_reply(VERDICTS.replace("K1", "K9")), ModelError),
+    "facts without sources": Scene(draw, chat_reply(MISSHAPEN_FACTS["no sources"]), ModelError),
     "vectors": Scene(embed, vectors_reply([[1, 0, 0], [0, 0, 1]]), "[0, 2]"),
     "vectors as numbers": Scene(embed, vectors_reply([[1, 0, 0], [0, 0, 1]], plain=True), "[0, 2]"),
     "fewer vectors": Scene(embed, vectors_reply([[1, 0, 0]]), ModelError),
@@ -93,8 +133,13 @@ SCENES = {
 
 
 def anywhere(request: Any) -> Any:
-    """A request as it would be anywhere: no port of the day, no key, nothing of this machine."""
+    """A request as it would be anywhere: no port of the day, no key, nothing of this machine or of Mem0."""
     request.uri = HOST + request.path.removeprefix("/v1")
+    body = json.loads(request.body)
+    for message in body.get("messages", []):
+        if message["content"] == mem0_prompts().ADDITIVE_EXTRACTION_PROMPT:
+            message["content"] = "(Mem0's own instructions)"  # 40 kB of somebody else's text
+    request.body = json.dumps(body, ensure_ascii=False)
     request.headers = {"content-type": request.headers["content-type"]}
     return request
 
