@@ -1,1 +1,1 @@
-"""Threefold as the native memory of Google ADK."""
+"""A place for Threefold as the native memory of Google ADK: empty as yet."""

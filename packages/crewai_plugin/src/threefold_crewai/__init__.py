@@ -1,1 +1,1 @@
-"""Threefold as the native memory of CrewAI."""
+"""A place for Threefold as the native memory of CrewAI: empty as yet."""
