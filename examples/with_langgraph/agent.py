@@ -70,4 +70,6 @@ def main(user: str, thread: str, text: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python agent.py USER THREAD TEXT; `threefold serve` has to run")
     main(*sys.argv[1:])

@@ -11,6 +11,7 @@ from fixtures.command_line import Run
 from threefold.errors import Forbidden, Unauthenticated
 from threefold_server.access import KeyPolicy
 from threefold_server.cli.keys import MICROS_PER_DAY, KeyList, KeyView
+from threefold_server.cli.output import out
 from threefold_server.local import LocalService
 from threefold_server.service import now_micros
 from threefold_server.storage import keys
@@ -37,6 +38,13 @@ def test_a_key_is_made_shown_once_listed_and_revoked(store: Run) -> None:
     assert "revoked" in store("keys", "list").out
     again = store("keys", "revoke", key.key_id)
     assert (again.code, again.err) == (1, "error: no such live key; see `threefold keys list`\n")
+
+
+def test_the_id_of_a_key_is_never_folded(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(out, "width", 60)
+    store("keys", "create", "--named-users", "--agent", "support", "--label", "the backend of the whole team")
+    (key,) = KeyList.model_validate(store("keys", "list", "--json").json).keys
+    assert key.key_id in store("keys", "list").out
 
 
 def test_a_key_opens_what_it_grants(store: Run, database_url: str) -> None:

@@ -125,6 +125,7 @@ def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> N
         (["--mode", "gateway"], {"gateway_secret": "short"}, "gateway_secret: must be 32 bytes at least"),
         (["--mode", "gateway", "--gateway-networks", "all"], {"gateway_secret": "x" * 32}, "gateway_networks: 'all'"),
         (["--max-read-level", "user"], {}, "max_read_level: mode 'dev' verifies no user"),
+        ([], {"max_read_level": "store"}, "should be 'session', 'agent' or 'user'"),
     ],
 )
 def test_a_wrong_setting_is_wrong_usage(

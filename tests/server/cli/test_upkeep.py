@@ -44,6 +44,12 @@ def test_migrate_makes_the_schema_and_may_be_repeated(run: Run, blank_database_u
     database.close()
 
 
+def test_a_database_that_is_not_there_is_told_with_what_to_look_at(run: Run) -> None:
+    refused = run("migrate", "--database-url", "postgresql://x@127.0.0.1:1/y")
+    assert refused.code == 1
+    assert "does it run, and is THREEFOLD_DATABASE_URL right?" in refused.err
+
+
 def test_consolidate_does_what_is_due(store: Run, idle: MemoryClient) -> None:
     idle.write("s1", [{"role": "user", "content": SAID}])
     assert idle.status("s1").state == "pending"

@@ -34,7 +34,7 @@ def read_archive(lines: Iterable[str]) -> tuple[Whose, Iterator[list[Any]]]:
         whose, end = ArchiveHead.model_validate_json(head), ArchiveEnd.model_validate_json(last)
     except ValidationError as error:
         raise InvalidRequest(
-            "this is no whole archive: its first or its last line is not as `export` writes it"
+            "this is no whole archive: its first or its last line is not as `threefold admin export` writes it"
         ) from error
     digest = hashlib.sha256("".join(f"{line}\n" for line in (head, *rows)).encode()).hexdigest()
     if (end.rows, end.sha256) != (len(rows), digest):

@@ -218,7 +218,10 @@ def check_quota(what: str, held: int, more: int, quota: int | None) -> None:
 def check_admin(principal: Principal) -> None:
     """Refuse whoever does not administer the store."""
     if not principal.admin:
-        raise Forbidden("only an administrator may do this; it needs a key that is `--admin`")
+        raise Forbidden(
+            "only an administrator may do this; `threefold keys create --admin` makes a key for one, "
+            "and mode dev takes anybody for one with `threefold serve --allow-admin`"
+        )
 
 
 def check_reads_shared(principal: Principal) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from threefold.contract import Level
+from threefold.contract import CallerLevel
 from threefold_server.redaction import Policy
 from threefold_server.storage.database import sqlite_url
 
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     mode: Literal["dev", "keys", "jwt", "gateway"] = Field(default="dev", description="Where identity comes from.")
     allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
     allow_admin: bool = Field(default=False, description="Dev mode: let unverified callers administer the store.")
-    max_read_level: Level = Field(default="agent", description="The store's ceiling; no key reaches above it.")
+    max_read_level: CallerLevel = Field(default="agent", description="The store's ceiling; no key reaches above it.")
     allow_self: bool = Field(default=False, description="Modes jwt, gateway: a caller without a user is its agent.")
     reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
     failure_mode: Literal["soft", "strict"] = Field(default="soft", description="Advice to clients.")
@@ -131,16 +131,14 @@ class Settings(BaseSettings):
             raise ValueError("extract_facts: needs a model to draw them; set `model`")
         if self.extract_facts and not mem0_installed():
             raise ValueError("extract_facts: needs Mem0's prompts; install threefold-server[mem0]")
-        if self.max_read_level == "store":
-            raise ValueError("max_read_level: 'store' is for administrators only; use session, agent or user")
         return self
 
     def check_servable(self) -> None:
         """Refuse to serve what commands on the store may well be run with."""
         if self.mode == "dev" and self.max_read_level == "user" and not self.allow_user_level:
             raise ValueError(
-                "max_read_level: mode 'dev' verifies no user, so it reads level 'user' only with allow_user_level; "
-                "use another mode"
+                "max_read_level: mode 'dev' verifies no user, so it reads level 'user' only with allow_user_level "
+                "(`--allow-user-level`); use that, or another mode"
             )
 
     @model_validator(mode="after")

@@ -22,6 +22,8 @@ MAX_IDS_PER_CALL = 10_000
 MAX_PAGE = 1_000
 
 Level = Literal["session", "agent", "user", "store"]
+CallerLevel = Literal["session", "agent", "user"]
+"""The levels that a caller can be granted: `store` is for the routes of administrators."""
 Visibility = Literal["session", "agent", "user"]
 DataScope = Literal["user", "agent"]
 """Who owns a framework's items and threads: the caller's user with its agent, or the agent, for all of its users."""

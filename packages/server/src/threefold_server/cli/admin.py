@@ -14,6 +14,7 @@ from threefold.contract.admin import ImportReceipt, OwnerPage, RenameReceipt, St
 from threefold_server.cli import views
 from threefold_server.cli.client import Cursor, Limit, moment, verb
 from threefold_server.cli.commands import given
+from threefold_server.cli.files import whole_file
 from threefold_server.cli.output import confirm, err
 from threefold_server.cli.views import Exported
 
@@ -67,7 +68,7 @@ def export(
 ) -> Exported:
     """Write everything that is kept of one owner into a file of JSON lines. `threefold import` reads it."""
     lines = memory.admin.export(user=of, self_agent=of_agent)
-    with output.open("x", encoding="utf-8") as file:
+    with whole_file(output) as made, made.open("w", encoding="utf-8", newline="\n") as file:
         count = sum(1 for line in lines if file.write(f"{line}\n"))
     return Exported(file=str(output), rows=count - 2)
 

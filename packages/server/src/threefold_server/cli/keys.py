@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from rich.table import Table
 
 from threefold.calls import checked_id
-from threefold.contract import Level
+from threefold.contract import CallerLevel
 from threefold.contract.admin import KeyInfo
 from threefold.contract.common import clean_text
 from threefold.errors import Forbidden, NotFound
@@ -53,7 +53,9 @@ Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Spea
 AgentPrefix = Annotated[
     str | None, typer.Option("--agent-prefix", metavar="PREFIX", help="As any agent under it: crew/.")
 ]
-Highest = Annotated[Level | None, typer.Option("--level", help="How far it may read; agent if the store allows it.")]
+Highest = Annotated[
+    CallerLevel | None, typer.Option("--level", help="How far it may read; agent if the store allows it.")
+]
 Days = Annotated[float | None, typer.Option("--expires-in-days", metavar="DAYS", min=0.001, help="Dies after this.")]
 Failure = Annotated[Literal["soft", "strict"] | None, typer.Option("--failure-mode", help="In place of the store's.")]
 Budget = Annotated[int | None, typer.Option("--token-budget", min=1, max=1_000_000, help="In place of the store's.")]
@@ -169,7 +171,7 @@ def _agent(agent: str | None, prefix: str | None) -> tuple[AgentGrant, str]:
     raise UsageError("name what the key speaks as: exactly one of --agent, --agent-prefix")
 
 
-def _ceiling(level: Level | None, highest: Reach) -> Reach:
+def _ceiling(level: CallerLevel | None, highest: Reach) -> Reach:
     wanted = min(Reach.agent, highest) if level is None else Reach[level]
     if wanted > highest:
         raise Forbidden(f"level '{wanted.name}' is above the store's '{highest.name}' (THREEFOLD_MAX_READ_LEVEL)")
@@ -190,7 +192,7 @@ def _view(key: Key, now: int) -> KeyView:
 
 
 def _table(views: list[KeyView]) -> Table:
-    return table(
+    made = table(
         *("key", "user", "agent", "level", "may", "expires", "used", "state", "label"),
         rows=[
             (
@@ -207,3 +209,5 @@ def _table(views: list[KeyView]) -> Table:
             for view in views
         ],
     )
+    made.columns[0].no_wrap = True  # an id is for copying
+    return made

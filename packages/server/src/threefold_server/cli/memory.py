@@ -10,8 +10,8 @@ import typer
 
 from threefold import MemoryClient
 from threefold.contract import (
+    CallerLevel,
     ForgetReceipt,
-    Level,
     MemoryPage,
     RecallResponse,
     Role,
@@ -26,7 +26,9 @@ from threefold_server.cli.views import Status
 
 app = typer.Typer()
 
-ReadLevel = Annotated[Level | None, typer.Option("--level", "-l", help="How far to read; up to the caller's ceiling.")]
+ReadLevel = Annotated[
+    CallerLevel | None, typer.Option("--level", "-l", help="How far to read; up to the caller's ceiling.")
+]
 Include = Annotated[
     list[str] | None,
     typer.Option("--include", metavar="TIER", help="short_term, medium_term, long_term, shared; may be repeated."),
@@ -107,7 +109,7 @@ def list_memories(
 def forget(
     memory: MemoryClient,
     session: Session = None,
-    level: Annotated[Level | None, typer.Option(help="All of this agent and user, or all of this user.")] = None,
+    level: Annotated[CallerLevel | None, typer.Option(help="All of this agent and user, or all of this user.")] = None,
     fact: Annotated[list[str] | None, typer.Option(metavar="ID", help="A fact by id; may be repeated.")] = None,
     in_session: Annotated[str | None, typer.Option(help="With --fact: which session's episode.")] = None,
     sources: Annotated[bool, typer.Option("--sources", help="With --fact: what was said to that effect, too.")] = False,

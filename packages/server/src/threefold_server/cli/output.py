@@ -39,7 +39,7 @@ def plain(text: object, style: str = "") -> Text:
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
     """A table whose last column takes the space that is left."""
-    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
     for number, column in enumerate(columns, start=1):
         made.add_column(column, overflow="fold", ratio=1 if number == len(columns) else None)
     for row in rows:

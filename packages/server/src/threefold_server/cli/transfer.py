@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from pydantic import BaseModel
 
 from threefold_server.cli.commands import Json
+from threefold_server.cli.files import whole_file
 from threefold_server.cli.output import UsageError, out, progress, say, show_json, table
 from threefold_server.cli.store import check_exists, explained, load_settings, open_database, store_verb
 from threefold_server.settings import Settings
@@ -42,13 +42,8 @@ def backup(
 ) -> None:
     """Copy the whole store into one file: memories, keys, receipts. The service may go on meanwhile."""
     check_exists(settings)
-    if file.exists():
-        raise UsageError(f"{file} exists already; name a new file")
-    with tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".threefold-") as folder:
-        made = Path(folder, "backup.db")
-        made.touch(mode=0o600)  # what users said is nobody else's to read
+    with whole_file(file) as made:
         _transfer(settings, _embedded(made), json=json)
-        os.link(made, file)  # whole or not at all, and never over another
     say(f"Backed up to {file}. It holds what users said, so keep it as safe as the store; a forget does not reach it.")
 
 
@@ -99,4 +94,4 @@ def _transfer(source: Settings, target: Settings, *, json: bool) -> None:
     if json:
         show_json(StoreContent(tables=[TableContent(**one._asdict()) for one in found]))
     else:
-        out.print(table("table", "rows", "content", rows=found))
+        out.print(table("table", "rows", "content", rows=[(*one[:2], one.hash[:16]) for one in found]))

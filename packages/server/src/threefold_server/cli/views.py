@@ -266,8 +266,8 @@ def _subject(entry: AuditEntry) -> str:
 def audit_check(answer: AuditCheck) -> RenderableType:
     """Whether the chain is whole."""
     found = plain("whole") if answer.ok else plain(f"BROKEN: {answer.problem}", "red")
-    rows = [("chain", found), ("entries", answer.entries), ("not chained yet", answer.waiting), ("head", answer.head)]
-    return table("what", "found", rows=rows)
+    rows = [("chain", found), ("entries", answer.entries), ("not chained yet", answer.waiting)]
+    return Group(table("what", "found", rows=rows), plain(f"head {answer.head}"))  # for copying: never folded
 
 
 def _page(rows: RenderableType, count: int, more: str | None, option: str = "--cursor ") -> RenderableType:

@@ -55,5 +55,5 @@ def agree(headers: Headers, header: str, granted: str | None) -> str | None:
     """What was granted; refused where the request names somebody else, rather than answered for the wrong one."""
     asked = named(headers, header)
     if asked is not None and asked != granted:
-        raise Forbidden(f"this caller may not speak for the one named in {header}")
+        raise Forbidden(f"this caller may not speak for the one named in {header}; leave it out, or use a key that may")
     return granted

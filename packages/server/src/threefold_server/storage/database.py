@@ -167,7 +167,8 @@ class Database:
         except PoolTimeout as error:
             raise Unavailable("all database connections are busy; try again") from error
         except (OperationalError, InternalError, driver.OperationalError, driver.InternalError) as error:
-            raise Unavailable(f"the database did not answer: {_reason(error)}") from error
+            hint = "" if self.is_sqlite else "; does it run, and is THREEFOLD_DATABASE_URL right?"
+            raise Unavailable(f"the database did not answer: {_reason(error)}{hint}") from error
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise Unavailable("the database connection was lost; try again") from error
