@@ -51,6 +51,7 @@ def codes(ana: str) -> dict[str, str]:
 def test_two_users_on_one_agent_object_never_mix(
     plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]
 ) -> None:
+    """Field case 118."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
@@ -67,6 +68,7 @@ def test_two_users_on_one_agent_object_never_mix(
 
 
 def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]) -> None:
+    """Field case 1105."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
@@ -124,6 +126,7 @@ def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProces
 def test_one_agent_object_serves_one_event_loop_after_another(
     plugin: Plugin, place: InProcess | Remote, ana: str
 ) -> None:
+    """Field case 1105."""
     agent = plugin.agent(Setup(place))
     for number in range(3):
         asyncio.run(agent.run(f"Round {number}.", Who(ana, "loops")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -19,8 +20,8 @@ from langgraph.graph import START, StateGraph  # pyright: ignore[reportMissingTy
 from langgraph.types import Command
 
 from fixtures.graphs import Graph, State, build, does, play, play_async
-from threefold import Conflict, InvalidRequest, MemoryClient, TooLarge
-from threefold.contract import QueryCheckpointsRequest
+from threefold import Conflict, InvalidRequest, MemoryClient, TooLarge, calls
+from threefold.contract import PutCheckpointRequest, QueryCheckpointsRequest
 from threefold_langgraph import ThreefoldConnection, ThreefoldSaver, checkpoints
 from threefold_server.local import URL, LocalService
 
@@ -324,7 +325,23 @@ def test_the_narrower_serializer_of_a_graph_is_used(connection: ThreefoldConnect
     assert ids(saver) == ["1"]
 
 
+def test_state_that_looks_like_an_object_stays_data(saver: ThreefoldSaver) -> None:
+    """Field case 911: nothing that is stored comes back as a live object by saying so, and no pickle is loaded."""
+    looks = [{"lc": n, "type": "constructor", "id": ["datetime", "date"], "args": [1, 1, 1]} for n in (1, 2)]
+    put(saver, thread(), checkpoint("1", said=looks))
+    found = saver.get_tuple(thread())
+    assert found is not None
+    assert found.checkpoint["channel_values"] == {"said": looks}
+    blob = {"channel": "said", "version": "2.x", "type": "pickle", "data": pickle.dumps("loaded")}
+    request = {"checkpoint_id": "2", "type": "json", "data": b"{}", "versions": {"said": "2.x"}, "blobs": [blob]}
+    ana = saver.connection.client.acting_as(user="ana", agent="support")
+    ana.send(calls.put_checkpoint("t", PutCheckpointRequest.model_validate(request)))
+    with pytest.raises(NotImplementedError, match="pickle"):
+        saver.get_tuple(thread())
+
+
 def test_a_copy_and_a_prune_in_a_graph(connection: ThreefoldConnection) -> None:
+    """Field case 1102."""
     saver = ThreefoldSaver(ThreefoldConnection(connection.client, connection.async_client, user="ana"))
     graph = build(saver)
     graph.invoke({"done": ["in"]}, thread())

@@ -156,6 +156,7 @@ async def test_a_run_without_history_gets_the_window_of_its_session(memory: Any)
 
 
 async def test_no_message_is_lost_to_a_capability_that_trims(memory: Any, client: MemoryClient) -> None:
+    """Field case 302."""
     model = Model([call("step"), call("step"), call("step")])
     trim = ProcessHistory[None](lambda messages: messages[-2:])
     for number, capabilities in enumerate(([trim, memory()], [memory(), trim])):
@@ -236,6 +237,20 @@ async def test_replay_starts_with_the_newest_turns_and_never_beside_a_given_hist
     result = await agent.run("Other.", message_history=[ModelRequest([UserPromptPart("Mine.")])], conversation_id="s")
     assert "Round" not in model.sent()
     assert len(result.new_messages()) == 2
+
+
+async def test_replay_never_parts_a_call_from_its_result_wherever_it_starts(memory: Any) -> None:
+    """Field cases 301 and 302: a provider refuses a result without its call, and a call without its result."""
+    twice = [ModelResponse([ToolCallPart("step", {}), ToolCallPart("step", {})]) for _ in range(2)]
+    await agent_of(Model([twice[0], call("step"), twice[1]]), memory()).run("Go.", conversation_id="s")
+    for newest in range(1, 16):
+        model = Model()
+        await agent_of(model, memory(replay=True, replay_turns=newest, record=False)).run("On.", conversation_id="s")
+        sent = [part for message in model.requests[0] for part in message.parts]
+        called = [part.tool_call_id for part in sent if isinstance(part, ToolCallPart)]
+        answered = [part.tool_call_id for part in sent if isinstance(part, ToolReturnPart)]
+        assert sorted(called) == sorted(answered), newest
+        assert "On." in model.sent()
 
 
 @pytest.mark.parametrize("strict", [False, True])
