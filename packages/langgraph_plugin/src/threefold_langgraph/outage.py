@@ -131,6 +131,10 @@ class Outbox:
             self._thread.start()
 
     def _keep_sending(self) -> None:
-        while self._unsent:
+        while True:
             time.sleep(PAUSE)
             self.flush()
+            with self._lock:
+                if not self._unsent:  # whatever comes from here on starts another thread
+                    self._thread = None
+                    return

@@ -81,7 +81,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
 
     async def aflush(self) -> bool:
         """Send what waits for the service; True once nothing does."""
-        return await asyncio.to_thread(self.flush)
+        return self.unsent == 0 or await asyncio.to_thread(self.flush)
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
         """The number after `current`, and a random part, so that two forks never share a version."""
@@ -128,6 +128,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         if (held := self._held(client, config)) is not None:
             return held
         try:
+            self._check_sent(self.flush())  # writes that wait may be on top of what the service has
             page = client.threads.query(checkpoints.one_request(config, self.scope))
         except OUTAGE:
             if self._is_new(client, config):
@@ -141,6 +142,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         if (held := self._held(client, config)) is not None:
             return held
         try:
+            self._check_sent(await self.aflush())
             page = await client.threads.query(checkpoints.one_request(config, self.scope))
         except OUTAGE:
             if self._is_new(client, config):
