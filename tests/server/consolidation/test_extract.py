@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fixtures.consolidation import World, nothing
+from fixtures.consolidation import SECOND, World, nothing
 from threefold.contract import TurnIn, WriteRequest
 from threefold_server.access import Reach
 from threefold_server.models.ports import Candidate, ModelError, ModelRefused
@@ -135,6 +135,41 @@ async def test_facts_that_move_during_the_comparison_are_compared_again(world: W
     assert world.facts() == ["Ana likes Oslo.", "Ana lives in Oslo.", "Ana works in Bergen."]
     assert len(world.rows(fact_sources)) == 2
     assert len(world.extractor.read) == 1
+
+
+async def test_a_turn_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
+    """Its place stays, so that only the epoch tells."""
+    await world.save("Ana likes Oslo.")
+
+    async def forget() -> None:
+        world.extractor.before_verdicts = nothing
+        await world.forget(fact_ids=["t1"])
+
+    world.extractor.before_verdicts = forget
+    await world.write("s1", said("I live in Oslo. -> Ana lives in Oslo.", id="t1"))
+    await world.extract("s1")
+    assert world.facts() == ["Ana likes Oslo."]
+    assert (await world.status("s1")).extracted_upto == 1
+
+
+async def test_who_lost_the_lease_during_the_comparison_stores_nothing(
+    world: World, make_world: Callable[..., World]
+) -> None:
+    await world.save("Ana likes Oslo.")
+    other = make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0)
+
+    async def overtake() -> None:
+        world.extractor.before_verdicts = nothing
+        other.clock.now = world.clock.now + 61 * SECOND
+        await other.settle()
+
+    world.extractor.before_verdicts = overtake
+    other.extractor.name = "other"
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
+    await world.extract("s1")
+    assert [row.extracted_by for row in world.rows(facts, text="Ana lives in Oslo.")] == ["other"]
+    assert len(world.rows(fact_sources)) == 1
+    assert (await world.status("s1")).extracted_upto == 1
 
 
 async def test_what_is_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
