@@ -1,0 +1,61 @@
+"""What a new fact is compared with: facts of its own agent, visibility and (where it stays in one) session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fixtures.consolidation import ANA, World
+from threefold_server.access import Reach, session_key
+from threefold_server.storage import nearest
+from threefold_server.storage.nearest import Kind
+
+pytestmark = pytest.mark.anyio
+
+TEXT = "Ana likes tea."
+PLACES = [
+    ("support", "user", "s1"),
+    ("support", "agent", "s1"),
+    ("support", "session", "s1"),
+    ("support", "session", "s2"),
+    ("sales", "user", "s1"),
+]
+OTHERS = [("ben", "support", "user", "s1")]
+
+
+def kind(agent: str, visibility: str, session: str) -> Kind:
+    key = session_key(ANA.owner, agent, session)
+    return nearest.kind_of(ANA.owner, agent, int(Reach[visibility]), key)
+
+
+@pytest.fixture
+async def said(world: World) -> dict[tuple[str, str, str], str]:
+    """The same statement in every place, and by another user: the id of each of Ana's."""
+    found: dict[tuple[str, str, str], str] = {}
+    for agent, visibility, session in PLACES:
+        found[agent, visibility, session] = await save(world, "ana", agent, visibility, session)
+    for place in OTHERS:
+        await save(world, *place)
+    await world.settle()
+    return found
+
+
+async def save(world: World, user: str, agent: str, visibility: str, session: str) -> str:
+    world.caller = replace(ANA, user=user, agent=agent)
+    options: dict[str, Any] = {"visibility": visibility, "session_id": session}
+    return (await world.save(TEXT, **options)).id
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+async def test_only_its_own_kind_is_near(
+    world: World, said: dict[tuple[str, str, str], str], place: tuple[str, str, str]
+) -> None:
+    now = world.clock.now
+    vectors = await world.embedder.embed([TEXT])
+    database, name = world.service.database, world.embedder.name
+    by_words = database.read_sync(ANA.owner, lambda c: nearest.by_words(c, kind(*place), ["ana", "like", "tea"], now))
+    [by_meaning] = database.read_sync(ANA.owner, lambda c: nearest.by_meaning(c, kind(*place), vectors, name, now))
+    assert [row.fact.hex for row in by_words] == [said[place]]
+    assert [row.fact.hex for row in by_meaning] == [said[place]]
