@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from fixtures.consolidation import SECOND, World, nothing
-from threefold.contract import TurnIn, WriteRequest
+from threefold.contract import TurnIn, UpdateFactRequest, WriteRequest
 from threefold_server.access import Reach
 from threefold_server.models.ports import Candidate, ModelError, ModelRefused
+from threefold_server.remember import update_fact
+from threefold_server.storage import archive
 from threefold_server.storage.tables import fact_sources, facts, tasks
 from threefold_server.write import write_turns
 
@@ -51,6 +53,22 @@ async def test_each_turn_is_read_once(world: World) -> None:
     await world.extract("s1")
     assert [[turn.seq for turn in talk.turns] for talk in world.extractor.read] == [[1], [2]]
     assert [turn.seq for turn in world.extractor.read[1].before] == [1]
+
+
+async def test_what_gave_facts_elsewhere_is_not_read_again(world: World) -> None:
+    """Or the old would stand beside what it was corrected to before the memory moved."""
+    await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.", "Hello.")
+    await world.extract("s1")
+    [fact] = world.rows(facts)
+    change = UpdateFactRequest(text="Ana lives in Bergen.")
+    await update_fact(world.service, world.caller, fact.fact.hex, change)
+    rows = world.write_sync(lambda c: list(archive.dump(c, world.caller.owner)))
+    await world.forget(level="user")
+    world.write_sync(lambda c: archive.load(c, world.caller, rows, world.clock.now, world.service.redact))
+    await world.write("s1", "I like tea. -> Ana likes tea.")
+    await world.extract("s1")
+    assert [turn.seq for turn in world.extractor.read[-1].turns] == [2, 3]
+    assert world.facts() == ["Ana likes tea.", "Ana lives in Bergen."]
 
 
 async def test_a_session_is_read_when_it_is_idle_and_not_before(world: World) -> None:

@@ -32,6 +32,7 @@ from threefold_server.storage.tables import (
     turns,
 )
 from threefold_server.storage.tables import sessions as session_rows
+from threefold_server.storage.tables import tasks as task_rows
 from threefold_server.storage.types import AnyRow
 
 ARCHIVED = (
@@ -118,6 +119,8 @@ def _follow_up(connection: Connection, added: Mapping[Table, Sequence[Values]], 
         }
         connection.execute(update(session_rows).where(sessions.own_session(owner, session)).values(counted))
         tasks.schedule(connection, owner, session, "index", now)
+    for row in (*added[fact_sources], *added[barred_sources]):
+        _count_as_read(connection, row)
     for row in _current(connection, added[facts], now):
         index.add_fact(connection, row, fact_passages(row.text))
         tasks.schedule(connection, row.owner, row.owner, "embed", now)
@@ -125,6 +128,14 @@ def _follow_up(connection: Connection, added: Mapping[Table, Sequence[Values]], 
         texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]), redact)
         index.add_items(connection, [(row, len(texts), None)], embedder="")
         tasks.schedule(connection, row["owner"], row["owner"], "embed", now)
+
+
+def _count_as_read(connection: Connection, source: Values) -> None:
+    """No facts are drawn again from turns up to one that gave some: they would bring back what was corrected since."""
+    values = {"owner": source["owner"], "subject": source["session"], "kind": "extract", "upto": source["upto_seq"]}
+    statement = sessions.upsert(connection, task_rows).values(values)
+    further = case((statement.excluded.upto > task_rows.c.upto, statement.excluded.upto), else_=task_rows.c.upto)
+    connection.execute(statement.on_conflict_do_update(index_elements=[*task_rows.primary_key], set_={"upto": further}))
 
 
 def _by_session(rows: Sequence[Values]) -> Iterator[tuple[UUID, list[Values]]]:
