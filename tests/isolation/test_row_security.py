@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from functools import wraps
 from types import ModuleType
 from typing import Any, NamedTuple, cast
@@ -21,6 +23,7 @@ import pytest
 
 import threefold_server.storage
 from fixtures.lives import MARKS, answers, live
+from fixtures.openai_server import OpenAIServer, chat_reply
 from threefold import MemoryClient
 from threefold.contract import (
     ChannelHistoryRequest,
@@ -50,11 +53,13 @@ WITHOUT_OWNERS = {
 
 
 WHEN_SOMETHING_FAILS = {
-    *("tasks.extend", "tasks.failed_attempts", "tasks.park", "tasks.retry_later", "tasks.release", "tasks.restart"),
+    *("tasks.extend", "tasks.failed_attempts", "tasks.park", "tasks.postpone", "tasks.retry_later"),
+    *("tasks.release", "tasks.restart"),
     *("index.discard", "items.start_anew", "erase.refuse_late"),
+    "revisions.add_version",
 }
 """What workers do with a failure or a long wait, under the scope of the task's owner; items and threads that went
-while a request was under way."""
+while a request was under way; a model's verdict that one fact takes the place of another: as one added, one changed."""
 
 
 class Statement(NamedTuple):
@@ -160,6 +165,19 @@ def use_items_and_threads(memory: MemoryClient) -> None:
     memory.threads.put_writes("s8", PutWritesRequest(checkpoint_id="2", task_id="t", writes=[]))
 
 
+def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
+    """A fact that is new, and the same again from another session; then the first session is taken back."""
+    for session in ("m1", "m2"):
+        fact = {"text": "Ana lives in Oslo.", "sources": [1], "attributed_to": "user"}
+        model.script(chat_reply(json.dumps({"memory": [fact]})))
+        memory.write(session, [{"role": "user", "content": "I live in Oslo."}], state="{}")
+        status = memory.end(session, wait=60)
+        assert (status.state, status.extracted_upto) == ("idle", 1), status.reason
+    memory.state("m1")
+    memory.recall("Oslo", as_of=datetime.now(UTC))
+    memory.forget(session_id="m1")
+
+
 def use_every_verb(memory: MemoryClient) -> None:
     live(memory, shared=False)  # what is shared is for everybody to read
     answers(memory)
@@ -182,8 +200,17 @@ def use_every_verb(memory: MemoryClient) -> None:
 
 
 @pytest.fixture
-def used(postgres_url: str, called: set[str], statements: list[Statement]) -> list[Statement]:
+def used(
+    postgres_url: str, called: set[str], statements: list[Statement], openai_server: OpenAIServer
+) -> list[Statement]:
     """The statements of one user who has used everything; the memory is still there."""
+    model: dict[str, Any] = {"model": "scripted", "model_base_url": openai_server.url, "model_api_key": "key"}
+    budget: dict[str, Any] = {"rolling_summary": False, "model_tokens_per_user_day": 1_000_000}
+    with (
+        LocalService(database_url=postgres_url, **SETTINGS, **model, **budget) as service,
+        service.client(user="ana", agent="drawn", timeout=60.0) as memory,
+    ):
+        use_facts_by_a_model(memory, openai_server)
     with (
         LocalService(database_url=postgres_url, **SETTINGS) as service,
         service.client(user="ana", agent="support", timeout=60.0) as memory,
