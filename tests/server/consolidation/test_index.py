@@ -17,6 +17,7 @@ from threefold_server.consolidation import index as consolidation
 from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.indexing import Passage, turn_passages
 from threefold_server.models.ports import ModelError
+from threefold_server.redaction import Redact
 from threefold_server.storage import index, tasks
 from threefold_server.storage.tables import passages, postings
 from threefold_server.storage.tables import tasks as task_table
@@ -103,10 +104,10 @@ async def test_a_word_repeated_beyond_a_smallint_is_counted_at_most(world: World
 async def test_a_turn_written_while_words_are_stored_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.write("s1", "First.")
 
-    def write_meanwhile(turn: AnyRow) -> list[Passage]:
+    def write_meanwhile(turn: AnyRow, redact: Redact) -> list[Passage]:
         monkeypatch.undo()
         anyio.from_thread.run(world.write, "s1", "Second.")
-        return turn_passages(turn)
+        return turn_passages(turn, redact)
 
     monkeypatch.setattr(consolidation, "turn_passages", write_meanwhile)
     await index_words(world.service, world.claim("index"))
@@ -166,9 +167,9 @@ async def test_a_forget_while_words_are_cut_leaves_nothing(world: World, monkeyp
     async def forget() -> None:
         await world.forget(session_id="s1")
 
-    def forget_meanwhile(turn: AnyRow) -> list[Passage]:
+    def forget_meanwhile(turn: AnyRow, redact: Redact) -> list[Passage]:
         anyio.from_thread.run(forget)
-        return turn_passages(turn)
+        return turn_passages(turn, redact)
 
     monkeypatch.setattr(consolidation, "turn_passages", forget_meanwhile)
     with pytest.raises(LeaseLost):
