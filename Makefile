@@ -9,7 +9,7 @@ help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
 
 install: ## fetch uv and the locked dependencies into the checkout (every other verb does it too)
-	@test -d .venv || echo "First run: fetching the dependencies, about 600 MB on disk"
+	@test -d .venv || echo "First run: fetching the dependencies, about 1.3 GB on disk"
 	@$(UV) sync --locked --quiet
 
 demo: install ## see the memory at work: a service, a conversation, and what is recalled later
