@@ -147,6 +147,22 @@ def test_a_loop_that_ends_as_its_client_goes_closes_every_connection(server: Ser
     assert server.connections == 3
 
 
+def test_a_client_that_goes_in_a_cycle_closes_its_connections(server: Server) -> None:
+    """An agent that is replaced is often part of a cycle; its idle sockets must not warn as they are collected."""
+    loop = asyncio.new_event_loop()
+
+    def ask() -> None:
+        held: dict[str, object] = {}
+        held["itself"] = held
+        held["client"] = client = AsyncMemoryClient(server.url)
+        loop.run_until_complete(client.write("s", TURNS))
+
+    ask()
+    gc.collect()
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
 def test_a_loop_that_just_stopped_does_not_trouble_the_next() -> None:
     client = AsyncMemoryClient("http://h", transport=httpx.MockTransport(lambda _: httpx.Response(200, text=REPLY)))
     loop = asyncio.new_event_loop()

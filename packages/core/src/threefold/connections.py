@@ -50,13 +50,21 @@ def _close_own(clients: dict[int, httpx.Client]) -> None:
         client.close()
 
 
+_Clients = dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]
+_held: dict[int, _Clients] = {}
+
+
 class AsyncConnections:
     """One `httpx.AsyncClient` per event loop: a connection works only on the loop that opened it."""
 
     def __init__(self, transport: httpx.AsyncBaseTransport | None, is_https: bool) -> None:
         self._transport = transport
         self._is_https = is_https
-        self._clients: dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]] = {}
+        self._clients: _Clients = {}
+        # Held from outside until this object is gone: collected in one cycle with it, idle sockets would be finalized
+        # before the generator that closes them, and each would warn.
+        _held[id(self._clients)] = self._clients
+        weakref.finalize(self, _held.pop, id(self._clients))
 
     async def open(self) -> httpx.AsyncClient:
         """The client of the running loop."""
