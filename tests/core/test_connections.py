@@ -157,9 +157,13 @@ def test_a_client_that_goes_in_a_cycle_closes_its_connections(server: Server) ->
         held["client"] = client = AsyncMemoryClient(server.url)
         loop.run_until_complete(client.write("s", TURNS))
 
+    async def go_on() -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
     ask()
     gc.collect()
-    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.run_until_complete(go_on())
     loop.close()
 
 
