@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 from uuid import uuid4
@@ -363,6 +364,11 @@ def id_or_none(text: str | None) -> str | None:
         return checked_id("name", text or "")
     except InvalidRequest:
         return None
+
+
+def id_or_hash(text: str | None) -> str:
+    """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
+    return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
 
 
 def problem(message: str) -> str:

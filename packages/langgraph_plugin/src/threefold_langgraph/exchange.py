@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall, ToolMessage
 
 from threefold import TurnIn, calls
-from threefold.calls import id_or_none
+from threefold.calls import id_or_hash, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS
 from threefold.policy import middle_cut
 from threefold.tools import TOOLS
@@ -64,7 +63,7 @@ def turns_of(messages: Sequence[BaseMessage]) -> list[TurnIn]:
     for message in messages:
         if message.id:
             # Models that count their calls anew in each answer use an id twice: a result belongs to the latest.
-            groups.update((call["id"], _id(message.id)) for call in _calls(message))
+            groups.update((call["id"], id_or_hash(message.id)) for call in _calls(message))
             turns += _turns(message, groups)
     return turns
 
@@ -75,10 +74,10 @@ def _turns(message: BaseMessage, groups: Mapping[str | None, str]) -> Iterator[T
             yield from _said(message, role="user", name=id_or_none(message.name))
         case AIMessage():
             asked = _calls(message)
-            yield from _said(message, role="assistant", group=_id(message.id) if asked else None)
+            yield from _said(message, role="assistant", group=id_or_hash(message.id) if asked else None)
             yield from (_called(message, n, call) for n, call in enumerate(asked) if call["name"] not in TOOLS)
         case ToolMessage() if message.name not in TOOLS:
-            group = groups.get(message.tool_call_id) or _id(message.tool_call_id)
+            group = groups.get(message.tool_call_id) or id_or_hash(message.tool_call_id)
             yield from _said(message, role="tool", kind="tool_result", name=id_or_none(message.name), group=group)
         case _:  # system prompts are restated in every run; what our own tools found is known already
             pass
@@ -87,18 +86,18 @@ def _turns(message: BaseMessage, groups: Mapping[str | None, str]) -> Iterator[T
 def _said(message: BaseMessage, **fields: Any) -> Iterator[TurnIn]:
     content = text_of(message)
     if content:
-        yield calls.turn_in({"id": _id(message.id), "content": middle_cut(content, MAX_CONTENT_CHARS), **fields})
+        yield calls.turn_in({"id": id_or_hash(message.id), "content": middle_cut(content, MAX_CONTENT_CHARS), **fields})
 
 
 def _called(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
     arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
     return calls.turn_in(
         {
-            "id": _id(f"{message.id}/{number}"),  # the id of a call is the model's: missing, or there twice
+            "id": id_or_hash(f"{message.id}/{number}"),  # the id of a call is the model's: missing, or there twice
             "role": "assistant",
             "kind": "tool_call",
             "name": id_or_none(call["name"]),
-            "group": _id(message.id),
+            "group": id_or_hash(message.id),
             "content": middle_cut(f"{call['name']}({arguments})", MAX_CONTENT_CHARS),
         }
     )
@@ -106,11 +105,6 @@ def _called(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
 
 def _calls(message: BaseMessage) -> list[ToolCall]:
     return message.tool_calls if isinstance(message, AIMessage) else []
-
-
-def _id(text: str | None) -> str:
-    """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
-    return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
 
 
 def _marks(message: BaseMessage) -> Iterator[str]:

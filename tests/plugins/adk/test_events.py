@@ -1,0 +1,112 @@
+"""Events of ADK as turns."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from google.adk.events.event import Event
+from google.genai import types
+
+from threefold_adk.events import RECALLED, spoken_turns, turn_of
+
+
+def event(*parts: types.Part, author: str = "helper", **fields: Any) -> Event:
+    return Event(author=author, content=types.Content(parts=list(parts)), **fields)
+
+
+def called(name: str, **arguments: Any) -> types.Part:
+    return types.Part(function_call=types.FunctionCall(id=f"{name}-1", name=name, args=arguments))
+
+
+def answered(name: str, **response: Any) -> types.Part:
+    return types.Part(function_response=types.FunctionResponse(id=f"{name}-1", name=name, response=response))
+
+
+def said(text: str, **fields: Any) -> types.Part:
+    return types.Part(text=text, **fields)
+
+
+def test_what_a_user_says() -> None:
+    turn = turn_of(event(said("Hello"), said("there."), author="user", id="e1", timestamp=0.5))
+    assert (turn.id, turn.role, turn.kind, turn.name, turn.content) == ("e1", "user", "message", None, "Hello\nthere.")
+    assert turn.created_at == datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC)
+
+
+def test_what_an_agent_says_carries_its_name() -> None:
+    turn = turn_of(event(said("Fine."), author="billing"))
+    assert (turn.role, turn.name, turn.content) == ("assistant", "billing", "Fine.")
+
+
+def test_a_call_and_its_result_are_one_group() -> None:
+    call = turn_of(event(said("I look it up."), called("weather", town="Oslo")))
+    assert (call.role, call.kind, call.name) == ("assistant", "tool_call", "weather")
+    assert call.content == 'I look it up.\nweather({"town": "Oslo"})'
+    result = turn_of(event(answered("weather", result="Sunny."), author="helper"))
+    assert (result.role, result.kind, result.name, result.content) == ("tool", "tool_result", "weather", "Sunny.")
+    assert result.group == call.group is not None
+
+
+def test_calls_that_are_made_together_are_one_group_with_their_results() -> None:
+    call = turn_of(event(called("weather"), called("clock")))
+    result = turn_of(event(answered("weather", result="Sunny."), answered("clock", hour=9)))
+    assert result.group == call.group
+    assert result.content == 'Sunny.\n{"hour": 9}'
+
+
+def test_thinking_is_private() -> None:
+    assert turn_of(event(said("Hmm.", thought=True), said("Yes."))).content == "Yes."
+
+
+def test_files_leave_a_mark() -> None:
+    picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"1234"))
+    page = types.Part(file_data=types.FileData(mime_type="text/html", file_uri="https://example.org"))
+    assert turn_of(event(picture, page)).content == "[image/png, 4 bytes]\n[text/html https://example.org]"
+
+
+@pytest.mark.parametrize("name", ["search_memory", "load_memory", "transfer_to_agent", "adk_request_credential"])
+def test_lookups_and_requests_of_the_framework_are_nobodys_words(name: str) -> None:
+    assert turn_of(event(called(name, query="secret"))).content == ""
+    assert turn_of(event(answered(name, result="secret"))).content == ""
+
+
+def test_events_come_back_as_they_were() -> None:
+    rich = event(
+        said("Look.", thought_signature=b"\xff\x00"),
+        types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(range(256)))),
+        called("weather", town="Oslo"),
+        invocation_id="i1",
+        branch="a.b",
+        long_running_tool_ids={"weather-1"},
+    )
+    rich.actions.state_delta["user:town"] = "Oslo"
+    assert Event.model_validate_json(turn_of(rich).payload or "") == rich
+
+
+def test_one_event_makes_one_turn_byte_for_byte() -> None:
+    one = event(said("Hello."), called("weather", town="Oslo"))
+    assert turn_of(one) == turn_of(Event.model_validate_json(one.model_dump_json()))
+
+
+def test_what_load_memory_found_is_not_kept() -> None:
+    found = event(answered("load_memory", result={"memories": [{"content": "the gate code is 4711"}]}))
+    turn = turn_of(found)
+    assert "4711" not in f"{turn.content}{turn.payload}"
+    assert RECALLED in (turn.payload or "")
+    assert found.get_function_responses()[0].response != {"result": RECALLED}  # the model's copy is left alone
+
+
+def test_no_json_costs_only_the_payload() -> None:
+    turn = turn_of(event(said("a\ud800b")))
+    assert (turn.content, turn.payload) == ("a\ufffdb", None)
+
+
+def test_an_id_that_memory_refuses_stays_the_same_id() -> None:
+    first, second = (turn_of(event(said("Hello."), id="*")).id for _ in range(2))
+    assert first == second != "*"
+
+
+def test_only_what_is_said_whole_is_spoken() -> None:
+    events = [event(said("Hel"), partial=True), event(said("Hello.")), event(), Event(author="user")]
+    assert [turn.content for turn in spoken_turns(events)] == ["Hello."]
