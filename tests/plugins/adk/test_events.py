@@ -9,7 +9,9 @@ import pytest
 from google.adk.events.event import Event
 from google.genai import types
 
-from threefold_adk.events import RECALLED, spoken_turns, turn_of
+from threefold import TurnIn
+from threefold.contract import MAX_PAYLOAD_CHARS, Turn
+from threefold_adk.events import RECALLED, event_of, spoken_turns, turn_of
 
 
 def event(*parts: types.Part, author: str = "helper", **fields: Any) -> Event:
@@ -26,6 +28,10 @@ def answered(name: str, **response: Any) -> types.Part:
 
 def said(text: str, **fields: Any) -> types.Part:
     return types.Part(text=text, **fields)
+
+
+def stored(turn: TurnIn) -> Turn:
+    return Turn(seq=1, tokens=1, **turn.model_dump())
 
 
 def test_what_a_user_says() -> None:
@@ -59,6 +65,22 @@ def test_thinking_is_private() -> None:
     assert turn_of(event(said("Hmm.", thought=True), said("Yes."))).content == "Yes."
 
 
+def test_what_was_heard_is_text() -> None:
+    heard = Event(author="user", input_transcription=types.Transcription(text="Hello."))
+    assert (turn_of(heard).role, turn_of(heard).content) == ("user", "Hello.")
+
+
+def test_code_and_its_output_are_text() -> None:
+    code = types.Part(executable_code=types.ExecutableCode(code="print(1)", language=types.Language.PYTHON))
+    output = types.Part(code_execution_result=types.CodeExecutionResult(outcome=types.Outcome.OUTCOME_OK, output="1"))
+    assert turn_of(event(code, output)).content == "print(1)\n1"
+
+
+def test_a_change_of_state_is_nobodys_words() -> None:
+    turn = turn_of(Event(author="user"))
+    assert (turn.role, turn.content) == ("system", "")
+
+
 def test_files_leave_a_mark() -> None:
     picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"1234"))
     page = types.Part(file_data=types.FileData(mime_type="text/html", file_uri="https://example.org"))
@@ -81,7 +103,13 @@ def test_events_come_back_as_they_were() -> None:
         long_running_tool_ids={"weather-1"},
     )
     rich.actions.state_delta["user:town"] = "Oslo"
-    assert Event.model_validate_json(turn_of(rich).payload or "") == rich
+    assert event_of(stored(turn_of(rich))) == rich
+
+
+def test_what_others_wrote_is_no_event() -> None:
+    turn = stored(turn_of(event(said("Hello."))))
+    for payload in (None, "no JSON", "[]", '{"id": "another"}'):
+        assert event_of(turn.model_copy(update={"payload": payload})) is None
 
 
 def test_one_event_makes_one_turn_byte_for_byte() -> None:
@@ -97,9 +125,17 @@ def test_what_load_memory_found_is_not_kept() -> None:
     assert found.get_function_responses()[0].response != {"result": RECALLED}  # the model's copy is left alone
 
 
-def test_no_json_costs_only_the_payload() -> None:
-    turn = turn_of(event(said("a\ud800b")))
-    assert (turn.content, turn.payload) == ("a\ufffdb", None)
+def test_text_that_no_database_holds_is_escaped_in_the_payload() -> None:
+    broken = event(said("a\ud800b\x00"))
+    turn = turn_of(broken)
+    assert turn.content == "a\ufffdb\ufffd"
+    assert event_of(stored(turn)) == broken
+
+
+def test_a_payload_that_is_too_long_is_left_out() -> None:
+    picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(MAX_PAYLOAD_CHARS)))
+    turn = turn_of(event(picture))
+    assert (turn.content, turn.payload) == ("[image/png, 4000000 bytes]", None)
 
 
 def test_an_id_that_memory_refuses_stays_the_same_id() -> None:

@@ -1,7 +1,7 @@
-"""Events of ADK as turns: words for memory, and the framework's own JSON for exact replay. Pure.
+"""Events of ADK as turns and back: words for memory, the event's own JSON for exact replay. Pure.
 
-Whoever stores an event stores this turn, under the event's id: what the session service, the memory service and the
-plugin write of one event is one turn.
+Whatever stores an event stores this turn, under the event's id: what the session service, the memory service and the
+plugin write of one event is there once.
 """
 
 from __future__ import annotations
@@ -9,31 +9,43 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 from google.adk.events.event import Event
-from google.genai.types import Blob, Content, FileData, FunctionCall, FunctionResponse, Part
-from pydantic_core import PydanticSerializationError
+from google.genai.types import (
+    Blob,
+    CodeExecutionResult,
+    Content,
+    ExecutableCode,
+    FileData,
+    FunctionCall,
+    FunctionResponse,
+    Part,
+)
+from pydantic import ValidationError
 
 from threefold import TurnIn
 from threefold.calls import id_or_hash, id_or_none, turn_in
-from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS
+from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Turn
+from threefold.contract.common import clean_text
 from threefold.policy import middle_cut
 from threefold.session import without_recalled
 from threefold.tools import TOOLS
+
+USER = "user"
+"""The author of what the user sends; every other author is an agent."""
 
 RECALLED = "(recalled memory, not kept in the log)"
 
 
 def turn_of(event: Event) -> TurnIn:
-    """The turn of an event. It has no content where nobody says anything, and no payload where there is no JSON of it,
-    or too much."""
+    """The turn of an event. It has no content where nobody says anything, and no payload where the JSON is too long."""
     return without_recalled(
         turn_in(
             {
                 **_voice(event),
                 "id": id_or_hash(event.id),
-                "content": middle_cut(words_of(event.content), MAX_CONTENT_CHARS),
+                "content": middle_cut(text_of(event), MAX_CONTENT_CHARS),
                 "payload": _payload(event),
                 "created_at": datetime.fromtimestamp(event.timestamp, UTC),
             }
@@ -41,9 +53,26 @@ def turn_of(event: Event) -> TurnIn:
     )
 
 
+def event_of(turn: Turn) -> Event | None:
+    """The event behind a turn; None where something else was written, or an erasure took it."""
+    try:
+        data: Any = json.loads(turn.payload or "null")
+        if isinstance(data, dict) and id_or_hash(cast(dict[str, Any], data).get("id")) == turn.id:
+            return Event.model_validate(data)
+    except (ValueError, ValidationError):
+        pass
+    return None
+
+
 def spoken_turns(events: Iterable[Event]) -> list[TurnIn]:
     """The turns of those events in which something is said: what there is to remember."""
     return [turn for turn in (turn_of(event) for event in events if not event.partial) if turn.content]
+
+
+def text_of(event: Event) -> str:
+    """The words of an event."""
+    heard = [spoken.text for spoken in (event.input_transcription, event.output_transcription) if spoken]
+    return "\n".join(filter(None, [words_of(event.content), *heard]))
 
 
 def words_of(content: Content | None) -> str:
@@ -59,7 +88,9 @@ def _voice(event: Event) -> dict[str, Any]:
         return {"role": "tool", "kind": "tool_result", **_tool(answered)}
     if called:
         return {"role": "assistant", "kind": "tool_call", **_tool(called)}
-    if event.author == "user":
+    if not text_of(event):
+        return {"role": "system"}  # a change of state, a compaction: nobody says anything
+    if event.author == USER:
         return {"role": "user"}
     return {"role": "assistant", "name": id_or_none(event.author)}
 
@@ -68,22 +99,24 @@ def _tool(used: Sequence[FunctionCall | FunctionResponse]) -> dict[str, Any]:
     return {"name": id_or_none(used[0].name), "group": id_or_none(used[0].id)}
 
 
-def _said(part: Part) -> str:
+def _said(part: Part) -> str | None:
     match part:
-        case Part(thought=True):
-            return ""
         case Part(text=str(text)):
-            return text
+            return None if part.thought else text
         case Part(function_call=FunctionCall(name=name, args=arguments)):
-            return "" if _is_silent(name) else f"{name}({_json(arguments or {})})"
+            return None if _is_silent(name) else f"{name}({_json(arguments or {})})"
         case Part(function_response=FunctionResponse(name=name, response=response)):
-            return "" if _is_silent(name) else _result(response or {})
+            return None if _is_silent(name) else _result(response or {})
         case Part(inline_data=Blob(mime_type=kind, data=data)):
             return f"[{kind}, {len(data or b'')} bytes]"
         case Part(file_data=FileData(mime_type=kind, file_uri=uri)):
             return f"[{kind} {uri}]"
+        case Part(executable_code=ExecutableCode(code=code)):
+            return code
+        case Part(code_execution_result=CodeExecutionResult(output=output)):
+            return output
         case _:
-            return ""
+            return None
 
 
 def _is_silent(tool: str | None) -> bool:
@@ -97,16 +130,16 @@ def _result(response: dict[str, Any]) -> str:
     return result if isinstance(result, str) else _json(result)
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def _payload(event: Event) -> str | None:
-    try:
-        payload = _without_memories(event).model_dump_json(exclude_none=True)
-    except PydanticSerializationError:  # no JSON, or not even Unicode
-        return None
+    values = _without_memories(event).model_dump(mode="json", exclude_none=True)
+    payload = _json(values, separators=(",", ":"))
+    if clean_text(payload) != payload:  # a lone surrogate has to be escaped
+        payload = json.dumps(values)
     return payload if len(payload) <= MAX_PAYLOAD_CHARS else None
+
+
+def _json(value: Any, separators: tuple[str, str] | None = None) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=separators, default=str)
 
 
 def _without_memories(event: Event) -> Event:
