@@ -200,7 +200,7 @@ def create_app(url: str, embedder_name: str) -> FastAPI:
     """The floor over a database that holds its tables."""
     sqlite = url.startswith("sqlite:///")
     store: Store = Sqlite(url.removeprefix("sqlite:///")) if sqlite else Postgres(url)
-    embedder = build_embedder(embedder_name)
+    embedder = build_embedder(embedder_name, redact=str)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:

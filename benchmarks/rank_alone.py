@@ -55,7 +55,7 @@ def _talk(words: Words, memories: int) -> list[Said]:
     return [
         Said(sessions[number // TURNS], number % TURNS + 1, passage)
         for number in range(memories)
-        for passage in turn_passages(_turn(number, words))
+        for passage in turn_passages(_turn(number, words), str)
     ]
 
 

@@ -155,7 +155,7 @@ def measure(engine: str, stores: Stores, options: argparse.Namespace) -> tuple[R
         large = stored[options.users]
         findings = [
             *growth(results, options.users, TURNS * options.users + LONG_TURNS * more),
-            exactness(large, options.users, build_embedder(options.embedder)),
+            exactness(large, options.users, build_embedder(options.embedder, redact=str)),
             *resources(large),
         ]
     return results, [*findings, *([first_start()] if engine == "SQLite" else [])]

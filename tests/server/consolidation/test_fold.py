@@ -70,7 +70,8 @@ def test_a_tool_call_stays_with_its_results() -> None:
 
 def test_calls_are_bounded_and_lose_nothing() -> None:
     long = " ".join(f"word{number}" for number in range(20_000))
-    read = list(digest_turns([turn(1, 9, content="before"), turn(2, 9, content=long), turn(3, 9, content="after")]))
+    said = [turn(1, 9, content="before"), turn(2, 9, content=long), turn(3, 9, content="after")]
+    read = list(digest_turns(said, str))
     calls = list(portions(read))
     assert len(calls) > 2
     assert all(sum(count_tokens(piece.text) for piece in call) <= fold.CALL_TOKENS for call in calls)
@@ -87,7 +88,8 @@ def test_a_summarizer_reads_only_what_was_said() -> None:
             turn(2, 9, content=f"{block}\nLook at this: {picture}", name="Ana"),
             turn(3, 9, content="42", role="tool", name="calculator", kind="tool_result"),
             turn(4, 9, content=picture),
-        ]
+        ],
+        str,
     )
     assert list(read) == [DigestTurn(2, "Ana", "user", "Look at this:"), DigestTurn(3, "calculator", "tool", "42")]
 

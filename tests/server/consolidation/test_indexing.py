@@ -26,7 +26,7 @@ class Row:
 
 
 def test_a_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
-    [passage] = turn_passages(Row("I sold the boat, the old boat.", name="Ana"))
+    [passage] = turn_passages(Row("I sold the boat, the old boat.", name="Ana"), str)
     assert passage.text == "Ana: I sold the boat, the old boat."
     assert passage.tf["boat"] == 2
     assert {"ana", "23", "march", "2023"} <= passage.tf.keys()
@@ -35,12 +35,12 @@ def test_a_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
 
 
 def test_without_a_name_the_role_speaks() -> None:
-    [passage] = turn_passages(Row("Noted.", role="assistant"))
+    [passage] = turn_passages(Row("Noted.", role="assistant"), str)
     assert passage.text == "assistant: Noted."
 
 
 def test_the_day_is_the_one_of_the_writer() -> None:
-    [passage] = turn_passages(Row("Good night.", created_at=int(NOON.timestamp()) * 1_000_000, utc_offset=13 * 60))
+    [passage] = turn_passages(Row("Good night.", created_at=int(NOON.timestamp()) * 1_000_000, utc_offset=13 * 60), str)
     assert "24" in passage.tf
 
 
@@ -49,27 +49,27 @@ def test_the_day_is_the_one_of_the_writer() -> None:
 )
 def test_what_has_no_words_has_no_passages(content: str) -> None:
     """Field case 904: an embedder that refuses such a text must not stop all others."""
-    assert turn_passages(Row(content)) == []
+    assert turn_passages(Row(content), str) == []
 
 
 def test_system_prompts_have_no_passages() -> None:
-    assert turn_passages(Row("You are a helpful assistant.", role="system")) == []
+    assert turn_passages(Row("You are a helpful assistant.", role="system"), str) == []
 
 
 def test_recalled_memory_never_enters_again() -> None:
     block = join_block([], ["- [2023-03-23, user] The safe is behind the painting."], [])
-    [passage] = turn_passages(Row(f"{block}\nWhere is the key?"))
+    [passage] = turn_passages(Row(f"{block}\nWhere is the key?"), str)
     assert "safe" not in passage.tf
     assert "key" in passage.tf
 
 
 def test_encoded_data_is_dropped_and_the_words_around_it_stay() -> None:
-    assert own_words("before " + "Zm9v" * 100 + " after").split() == ["before", "after"]
+    assert own_words("before " + "Zm9v" * 100 + " after", str).split() == ["before", "after"]
 
 
 def test_a_long_turn_has_parts() -> None:
     sentences = [f"Point {number} concerns the harbour and its wall." for number in range(60)]
-    passages = turn_passages(Row(" ".join(sentences), name="Ana"))
+    passages = turn_passages(Row(" ".join(sentences), name="Ana"), str)
     assert [passage.part for passage in passages] == list(range(len(passages)))
     assert len(passages) > 1
     assert all(passage.text.startswith("Ana: ") for passage in passages)
@@ -77,7 +77,7 @@ def test_a_long_turn_has_parts() -> None:
 
 def test_of_the_longest_turns_every_word_is_found() -> None:
     words = [f"w{number}x" for number in range(6_000)]
-    passages = turn_passages(Row(" ".join(words)))
+    passages = turn_passages(Row(" ".join(words)), str)
     assert len(passages) == 64
     assert set(words) <= {term for passage in passages for term in passage.tf}
 

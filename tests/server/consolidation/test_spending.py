@@ -36,7 +36,7 @@ async def modelled(world: World, server: OpenAIServer) -> AsyncGenerator[ChatMod
     """The world's digests are by a model behind the server, under the world's budgets."""
     service = world.service
     meter = Spending(service.settings, service.database, service.metrics, world.clock)
-    model = ChatModel("chat", api_key="key", base_url=server.url, meter=meter)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=server.url, meter=meter)
     service.summarizer = ModelSummarizer(model, read_instructions("digest", None))
     yield model
     await model.aclose()
@@ -150,7 +150,7 @@ async def test_vectors_of_an_endpoint_are_charged_in_the_background_only(
 ) -> None:
     service = world.service
     meter = Spending(service.settings, service.database, service.metrics, world.clock)
-    embedder = OpenAIEmbedder("emb", 3, api_key="key", base_url=openai_server.url, meter=meter)
+    embedder = OpenAIEmbedder("emb", 3, redact=str, api_key="key", base_url=openai_server.url, meter=meter)
     await world.write("s1", "A remark.")
     with pytest.raises(ModelError):
         await embedder.embed(["a query"])

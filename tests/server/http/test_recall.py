@@ -254,7 +254,7 @@ class StuckEmbedder:
     dimensions = 512
 
     def __init__(self) -> None:
-        self.inner = build_embedder("hash")
+        self.inner = build_embedder("hash", redact=str)
         self.released = threading.Event()  # set by the test, which runs in another thread
 
     async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:

@@ -91,6 +91,21 @@ async def test_a_rebuild_applies_the_policy_of_now(make_world: Callable[..., Wor
     assert SECRET.lower() not in {row.term for row in world.rows(postings)}
 
 
+def test_what_was_made_under_another_policy_is_not_sent(database_url: str, openai_server: OpenAIServer) -> None:
+    """A digest that holds a secret, as it was made before the store had its policy, goes to the model without it."""
+    model: dict[str, Any] = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url}
+    settings: dict[str, Any] = {"database_url": database_url, "embedder": "hash", **model, **MARKS}
+    openai_server.otherwise = chat_reply(f"[1] Ana gave the card {CARD}.")
+    for policy in ("off", "derived"):
+        asked = len(openai_server.asked)
+        with LocalService(**settings, redact=policy) as service, service.client() as memory:
+            memory.write("s1", [said(f"A remark about day {number}.") for number in range(40)])
+            memory.wait("s1")
+    sent = str([question.body for question in openai_server.asked[asked:]])
+    assert "Ana gave the card [redacted: card number]" in sent
+    assert CARD not in sent
+
+
 async def test_a_retried_write_is_known_without_its_secret(make_world: Callable[..., World]) -> None:
     world = make_world(redact="all")
     for _ in range(2):

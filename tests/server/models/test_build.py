@@ -23,40 +23,40 @@ from threefold_server.models.packaged import InstallationError
     ],
 )
 def test_a_spec_names_an_embedder(spec: str, name: str, dimensions: int) -> None:
-    embedder = build_embedder(spec, api_key="key")
+    embedder = build_embedder(spec, redact=str, api_key="key")
     assert (embedder.name, embedder.dimensions) == (name, dimensions)
     asyncio.run(embedder.aclose())
 
 
 def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
     with pytest.raises(ValueError, match="dimensions"):
-        build_embedder("openai:nomic-embed-text:latest", api_key="key")
-    embedder = build_embedder("openai:nomic-embed-text:latest", api_key="key", dimensions=768)
+        build_embedder("openai:nomic-embed-text:latest", redact=str, api_key="key")
+    embedder = build_embedder("openai:nomic-embed-text:latest", redact=str, api_key="key", dimensions=768)
     assert (embedder.name, embedder.dimensions) == ("openai-nomic-embed-text:latest-768", 768)
     asyncio.run(embedder.aclose())
 
 
 def test_one_setting_turns_the_model_on() -> None:
-    assert build_summarizer(build_chat(None)).name == "extractive-v1"
-    chat = build_chat("gpt-5-mini", api_key="key")
+    assert build_summarizer(build_chat(None, redact=str)).name == "extractive-v1"
+    chat = build_chat("gpt-5-mini", redact=str, api_key="key")
     assert build_summarizer(chat).name == "gpt-5-mini"
 
 
 @pytest.mark.parametrize("spec", ["", "openai", "openai:", "MiniLM", "ollama:x"])
 def test_an_unknown_spec_is_refused_with_the_choices(spec: str) -> None:
     with pytest.raises(ValueError, match="minilm, hash, openai:<model>"):
-        build_embedder(spec)
+        build_embedder(spec, redact=str)
 
 
 def test_a_wrong_model_file_never_falls_back(tmp_path: Path) -> None:
     with pytest.raises(InstallationError):
-        build_embedder("minilm", model_path=tmp_path)
+        build_embedder("minilm", redact=str, model_path=tmp_path)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(InstallationError, match=r"threefold-server\[openai\]"):
-        build_chat("gpt-5-mini", api_key="key")
+        build_chat("gpt-5-mini", redact=str, api_key="key")
 
 
 def test_importing_the_models_loads_no_heavy_library() -> None:

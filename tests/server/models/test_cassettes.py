@@ -54,7 +54,7 @@ DIGEST = "[3] Ana plans the release with the bot."
 
 async def ask(url: str) -> str:
     """A plain question."""
-    model = ChatModel("chat", api_key="key", base_url=url)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         return await model.ask("Answer in JSON.", "What is known?", json=True)
     finally:
@@ -63,7 +63,7 @@ async def ask(url: str) -> str:
 
 async def fold(url: str) -> str:
     """A digest, whose request holds turns."""
-    model = ChatModel("chat", api_key="key", base_url=url)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         return await ModelSummarizer(model, read_instructions("digest", None)).fold(
             "They met.", [DigestTurn(3, "Ana", "user", "Let us plan the release.")]
@@ -74,7 +74,7 @@ async def fold(url: str) -> str:
 
 async def draw(url: str) -> str:
     """Facts, told by their texts and the turns they rest on."""
-    model = ChatModel("chat", api_key="key", base_url=url)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         talk = Talk("They met.", [], [SaidTurn(3, "Ana", "user", "I drink tea.", SAID)])
         return "; ".join(f"{fact.text} {fact.source_seqs}" for fact in await Mem0Extractor(model).extract(talk))
@@ -84,7 +84,7 @@ async def draw(url: str) -> str:
 
 async def compare(url: str) -> str:
     """A verdict."""
-    model = ChatModel("chat", api_key="key", base_url=url)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     new, known = Statement("N1", "Ana lives in Oslo.", SAID), Statement("K1", "Ana lives in Lisbon.", SAID)
     try:
         [verdict] = await Mem0Extractor(model).compare([Comparison(new, (known,))])
@@ -95,7 +95,7 @@ async def compare(url: str) -> str:
 
 async def embed(url: str) -> str:
     """Two vectors, told by where they point."""
-    embedder = OpenAIEmbedder("emb", 3, api_key="key", base_url=url)
+    embedder = OpenAIEmbedder("emb", 3, redact=str, api_key="key", base_url=url)
     try:
         return str((await embedder.embed(["a", "b"])).argmax(axis=1).tolist())
     finally:

@@ -26,7 +26,7 @@ ANSWER = "[3] Ana: never email the client.\nShe starts on 1 May."
 
 def ask(server: OpenAIServer, *, timeout: float = 30.0, json: bool = False) -> str:
     async def call() -> str:
-        model = ChatModel("chat", api_key="key", base_url=server.url, timeout=timeout)
+        model = ChatModel("chat", redact=str, api_key="key", base_url=server.url, timeout=timeout)
         try:
             return await model.ask("Keep the digest.", "a\ud800b", json=json)
         finally:
@@ -102,7 +102,7 @@ def test_an_answer_that_comes_too_late_is_nobodys(openai_server: OpenAIServer) -
     openai_server.script(late(chat_reply("the answer to the question before")), chat_reply(ANSWER))
 
     async def give_up_and_ask_again() -> str:
-        model = ChatModel("chat", api_key="key", base_url=openai_server.url)
+        model = ChatModel("chat", redact=str, api_key="key", base_url=openai_server.url)
         async with anyio.create_task_group() as group:
             group.start_soon(model.ask, "Keep the digest.", "a")
             await until(lambda: len(openai_server.asked) == 1)

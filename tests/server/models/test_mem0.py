@@ -54,7 +54,7 @@ JUDGED = verdicts({"new": "N1", "relation": "excludes", "known": "K1"}, OTHER)
 
 def extract(server: OpenAIServer, reply: Reply, prompts: Path | None = None) -> list[Candidate]:
     async def call() -> list[Candidate]:
-        model = ChatModel("chat", api_key="key", base_url=server.url)
+        model = ChatModel("chat", redact=str, api_key="key", base_url=server.url)
         try:
             return await Mem0Extractor(model, prompts).extract(TALK)
         finally:
@@ -66,7 +66,7 @@ def extract(server: OpenAIServer, reply: Reply, prompts: Path | None = None) -> 
 
 def compare(server: OpenAIServer, reply: str) -> Sequence[Verdict]:
     async def call() -> Sequence[Verdict]:
-        model = ChatModel("chat", api_key="key", base_url=server.url)
+        model = ChatModel("chat", redact=str, api_key="key", base_url=server.url)
         try:
             return await Mem0Extractor(model).compare(COMPARISONS)
         finally:

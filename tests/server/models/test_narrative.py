@@ -34,7 +34,7 @@ def fold(
     prompts: Path | None = None,
 ) -> str:
     async def call() -> str:
-        model = ChatModel("chat", api_key="key", base_url=server.url)
+        model = ChatModel("chat", redact=str, api_key="key", base_url=server.url)
         try:
             return await ModelSummarizer(model, read_instructions("digest", prompts), max_tokens).fold(prior, turns)
         finally:

@@ -20,11 +20,12 @@ from fixtures.openai_server import (
 )
 from threefold_server.models.openai import TEXTS_PER_REQUEST, OpenAIEmbedder
 from threefold_server.models.ports import ModelError, ModelRefused, Vectors
+from threefold_server.redaction import redact
 
 
 def embed(server: OpenAIServer, texts: Sequence[str], timeout: float = 30.0, api_key: str = "key") -> Vectors:
     async def call() -> Vectors:
-        embedder = OpenAIEmbedder("emb", 3, api_key=api_key, base_url=server.url, timeout=timeout)
+        embedder = OpenAIEmbedder("emb", 3, redact=redact, api_key=api_key, base_url=server.url, timeout=timeout)
         try:
             return await embedder.embed(texts)
         finally:
@@ -51,6 +52,13 @@ def test_vectors_are_unit_rows(openai_server: OpenAIServer, plain: bool) -> None
     [asked] = openai_server.asked
     assert (asked.path, asked.authorization) == ("/v1/embeddings", "Bearer key")
     assert asked.body == {"model": "emb", "input": ["a", "b"], "encoding_format": "base64"}
+
+
+def test_no_secret_is_sent(openai_server: OpenAIServer) -> None:
+    """A fact may hold one, saved before the store had its policy."""
+    openai_server.script(vectors_reply([[1, 0, 0]]))
+    embed(openai_server, ["Ana pays with 4111 1111 1111 1111."])
+    assert openai_server.asked[0].body["input"] == ["Ana pays with [redacted: card number]."]
 
 
 def test_vectors_are_ordered_by_index(openai_server: OpenAIServer) -> None:

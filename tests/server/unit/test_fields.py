@@ -47,16 +47,16 @@ def test_paths(path: str, texts: list[str]) -> None:
 
 
 def test_a_text_counts_once_and_what_has_no_words_not_at_all() -> None:
-    assert item_passages({"a": "same", "b": "same", "c": "...", "d": ""}, ["a", "b", "c", "d"]) == ["same"]
-    assert item_passages({"a": "words"}, []) == []
+    assert item_passages({"a": "same", "b": "same", "c": "...", "d": ""}, ["a", "b", "c", "d"], str) == ["same"]
+    assert item_passages({"a": "words"}, [], str) == []
 
 
 def test_encoded_data_is_not_text() -> None:
-    assert item_passages({"picture": "data:image/png;base64," + "A" * 500}, ["$"]) == ["picture:"]
+    assert item_passages({"picture": "data:image/png;base64," + "A" * 500}, ["$"], str) == ["picture:"]
 
 
 def test_a_long_text_is_found_by_its_parts_up_to_a_bound() -> None:
     long = {"story": "Every evening the old train to Bern was late again. " * 2_000}
-    assert 1 < len(item_passages(long, ["story"])) <= 64
+    assert 1 < len(item_passages(long, ["story"], str)) <= 64
     many = {"rows": [f"row number {n}" for n in range(500)]}
-    assert len(item_passages(many, ["rows[*]"])) == 64
+    assert len(item_passages(many, ["rows[*]"], str)) == 64

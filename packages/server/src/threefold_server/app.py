@@ -18,6 +18,7 @@ from threefold_server.http.middleware import BodyLimit, Measure
 from threefold_server.models import build_chat, build_embedder, build_extractor, build_summarizer
 from threefold_server.models.ports import Embedder, Meter
 from threefold_server.rates import Rates
+from threefold_server.redaction import build_redactor
 from threefold_server.service import Service, now_micros
 from threefold_server.settings import Settings
 from threefold_server.spending import Spending
@@ -104,6 +105,7 @@ async def open_service(
 def _build_embedder(settings: Settings, meter: Meter) -> Embedder:
     return build_embedder(
         settings.embedder,
+        redact=build_redactor(settings.redact),
         model_path=settings.minilm_model,
         dimensions=settings.embedder_dimensions,
         api_key=settings.model_key,
@@ -116,6 +118,7 @@ def _build_embedder(settings: Settings, meter: Meter) -> Embedder:
 def _build_chat(settings: Settings, meter: Meter) -> ChatModel | None:
     return build_chat(
         settings.model,
+        redact=build_redactor(settings.redact),
         api_key=settings.model_key,
         base_url=settings.model_base_url,
         timeout=settings.model_timeout,

@@ -11,14 +11,14 @@ from typing import Any, cast
 
 from threefold_server.indexing import own_words
 from threefold_server.models.passages import MAX_PASSAGES, split_passages, spread
-from threefold_server.redaction import Redact, redact
+from threefold_server.redaction import Redact
 
 WHOLE = "$"
 
 _STEP = re.compile(r"\[(?P<index>\*|-?\d{1,9})\]|\{(?P<choice>[^{}]*)\}|(?P<name>[^.\[\]{}]+)")
 
 
-def item_passages(value: dict[str, Any], fields: Sequence[str], redact: Redact = redact) -> list[str]:
+def item_passages(value: dict[str, Any], fields: Sequence[str], redact: Redact) -> list[str]:
     """What an embedder reads of a value: its indexed texts, long ones in parts."""
     texts = dict.fromkeys(own_words(text, redact).strip() for path in fields for text in texts_at(value, path))
     parts = [part for text in texts for part in split_passages(text) if any(map(str.isalnum, part))]

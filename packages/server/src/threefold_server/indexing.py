@@ -10,7 +10,7 @@ from typing import Any
 
 from threefold.render import strip_block
 from threefold_server.models.passages import MAX_PASSAGES, split_passages
-from threefold_server.redaction import Redact, redact
+from threefold_server.redaction import Redact
 from threefold_server.storage.types import from_micros
 from threefold_server.text import dense_text, lexical_text, terms
 
@@ -32,12 +32,12 @@ class Passage:
         return self.tf.total()
 
 
-def own_words(content: str, redact: Redact = redact) -> str:
+def own_words(content: str, redact: Redact) -> str:
     """What was really said and may be remembered: without blocks that we ourselves recalled, secrets, encoded data."""
     return _BLOB.sub(" ", redact(strip_block(content)))
 
 
-def turn_passages(turn: Any, redact: Redact = redact) -> list[Passage]:
+def turn_passages(turn: Any, redact: Redact) -> list[Passage]:
     """The passages of a row of `turns`. System prompts have none: restated in every session, they would drown talk."""
     if turn.role == "system":
         return []

@@ -16,7 +16,7 @@ from threefold_server.indexing import own_words
 from threefold_server.models.ports import DigestTurn
 from threefold_server.models.sentences import pack
 from threefold_server.models.tokens import count_tokens
-from threefold_server.redaction import Redact, redact
+from threefold_server.redaction import Redact
 from threefold_server.service import Service
 from threefold_server.storage import digests, folding, tasks, turns
 from threefold_server.storage.database import Connection
@@ -66,7 +66,7 @@ def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list
     return chosen
 
 
-def digest_turns(step_turns: Iterable[Turn], redact: Redact = redact) -> Iterator[DigestTurn]:
+def digest_turns(step_turns: Iterable[Turn], redact: Redact) -> Iterator[DigestTurn]:
     """Turns as a summarizer reads them; a turn too large for one call comes in pieces.
 
     System prompts are left out: the agent restates them in every session.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threefold_server.models.ports import Embedder, Extractor, Meter, Summarizer
+from threefold_server.redaction import Redact
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel
@@ -21,6 +22,7 @@ _OPENAI_DIMENSIONS = {
 def build_embedder(
     spec: str,
     *,
+    redact: Redact,
     model_path: Path | None = None,
     dimensions: int | None = None,
     api_key: str = "",
@@ -45,12 +47,14 @@ def build_embedder(
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
         raise ValueError(f"the embedder {spec!r} needs the number of its dimensions")
-    return OpenAIEmbedder(model, size, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout, meter=meter)
+    url = base_url or BASE_URL
+    return OpenAIEmbedder(model, size, redact=redact, api_key=api_key, base_url=url, timeout=timeout, meter=meter)
 
 
 def build_chat(
     model: str | None,
     *,
+    redact: Redact,
     api_key: str = "",
     base_url: str | None = None,
     timeout: float = 30.0,
@@ -62,7 +66,8 @@ def build_chat(
     from threefold_server.models.chat import ChatModel
     from threefold_server.models.openai import BASE_URL
 
-    return ChatModel(model, api_key=api_key, base_url=base_url or BASE_URL, timeout=timeout, meter=meter)
+    url = base_url or BASE_URL
+    return ChatModel(model, redact=redact, api_key=api_key, base_url=url, timeout=timeout, meter=meter)
 
 
 def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Summarizer:

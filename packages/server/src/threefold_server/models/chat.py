@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from contextlib import nullcontext
 
-from anyio import fail_after
+from anyio import fail_after, to_thread
 from pydantic import BaseModel, Field
 
 from threefold.contract.common import clean_text
 from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
 from threefold_server.models.ports import Bill, Meter, ModelError, ModelRefused
 from threefold_server.models.tokens import count_tokens
+from threefold_server.redaction import Redact
 
 _REASONING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
 _REASONING_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)  # some servers swallow the opening tag
@@ -44,17 +45,20 @@ class ChatModel:
         self,
         name: str,
         *,
+        redact: Redact,
         api_key: str,
         base_url: str = BASE_URL,
         timeout: float = TIMEOUT,
         meter: Meter | None = None,
     ) -> None:
         self.name = name
-        self._timeout, self._meter = timeout, meter
+        self._redact, self._timeout, self._meter = redact, timeout, meter
         self._client = connect(api_key, base_url)
 
     async def ask(self, instructions: str, material: str, *, json: bool = False) -> str:
         """Return the answer, never an empty or a cut one. `json` asks the endpoint for a JSON object."""
+        # Also what was made of turns under another policy, such as the digest so far or a known fact.
+        material = await to_thread.run_sync(self._redact, material)
         tokens = count_tokens(instructions) + count_tokens(material)
         async with self._meter.call(tokens) if self._meter else nullcontext(Bill(tokens)) as bill:
             completion = await self._request(instructions, material, json)

@@ -11,7 +11,7 @@ from math import isfinite
 from typing import TYPE_CHECKING
 
 import numpy as np
-from anyio import fail_after
+from anyio import fail_after, to_thread
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
@@ -19,6 +19,7 @@ from threefold.contract.common import clean_text
 from threefold_server.models.packaged import InstallationError
 from threefold_server.models.ports import Meter, ModelError, ModelRefused, Vectors
 from threefold_server.models.tokens import count_tokens
+from threefold_server.redaction import Redact
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI
@@ -47,6 +48,7 @@ class OpenAIEmbedder:
         model: str,
         dimensions: int,
         *,
+        redact: Redact,
         api_key: str,
         base_url: str = BASE_URL,
         timeout: float = TIMEOUT,
@@ -54,11 +56,12 @@ class OpenAIEmbedder:
     ) -> None:
         self.name = f"openai-{model}-{dimensions}"
         self.dimensions = dimensions
-        self._model, self._timeout, self._meter = model, timeout, meter
+        self._model, self._redact, self._timeout, self._meter = model, redact, timeout, meter
         self._client = connect(api_key, base_url)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         """Return the unit vectors of `texts`, asked for in groups."""
+        texts = await to_thread.run_sync(lambda: list(map(self._redact, texts)))
         starts = range(0, len(texts), TEXTS_PER_REQUEST)
         groups = [await self._charged(texts[start : start + TEXTS_PER_REQUEST]) for start in starts]
         return np.concatenate([np.empty((0, self.dimensions), np.float32), *groups])
