@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from fixtures.command_line import Run
@@ -70,12 +72,21 @@ async def test_vectors_of_another_embedder(world: World) -> None:
     assert "threefold reembed" in found.remedy
 
 
-@pytest.mark.parametrize(("double", "check"), [("embedder", "embedder"), ("summarizer", "digest model")])
-async def test_a_dead_model(world: World, double: str, check: str) -> None:
+DEAD = [
+    ("embedder", "before", "embedder"),
+    ("summarizer", "before", "digest model"),
+    ("extractor", "before_verdicts", "fact model"),
+]
+
+
+@pytest.mark.parametrize(("double", "hook", "check"), DEAD)
+async def test_a_dead_model(make_world: Callable[..., World], double: str, hook: str, check: str) -> None:
     async def fail() -> None:
         raise ModelError("no answer")
 
-    getattr(world, double).before = fail
+    world = make_world(extracts=True)
+    assert not (await finding(world, check)).remedy
+    setattr(getattr(world, double), hook, fail)
     found = await finding(world, check)
     assert found.detail == "no usable answer: no answer"
     assert "THREEFOLD_MODEL_BASE_URL" in found.remedy

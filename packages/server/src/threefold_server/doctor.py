@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from threefold_server.models.ports import DigestTurn, ModelError
+from threefold_server.models.ports import Comparison, DigestTurn, ModelError, Statement
 from threefold_server.service import Service
 from threefold_server.storage import erasures, system
 from threefold_server.storage.database import Connection
@@ -29,7 +29,7 @@ class Finding:
 
 async def examine(service: Service) -> list[Finding]:
     """All checks of a store, its models and its clocks."""
-    findings = [await _embedding(service), await _writing(service)]
+    findings = [await _embedding(service), await _writing(service), *await _drawing(service)]
     return findings + await service.database.read("system", partial(_store, service=service))
 
 
@@ -105,6 +105,19 @@ async def _writing(service: Service) -> Finding:
     except ModelError as error:
         return _dead("digest model", error)
     return Finding("digest model", f"{service.summarizer.name} answers")
+
+
+async def _drawing(service: Service) -> list[Finding]:
+    """Asked to compare, not to draw: as much of the endpoint, for a tenth of the tokens."""
+    if service.extractor is None:
+        return []
+    at = from_micros(service.clock())
+    new, known = Statement("N1", "The heron is grey.", at), Statement("K1", "The heron was grey.", at)
+    try:
+        await service.extractor.compare([Comparison(new, (known,))])
+    except ModelError as error:
+        return [_dead("fact model", error)]
+    return [Finding("fact model", f"{service.extractor.name} answers")]
 
 
 def _dead(check: str, error: ModelError) -> Finding:

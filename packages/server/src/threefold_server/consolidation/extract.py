@@ -32,6 +32,9 @@ from threefold_server.telemetry import logger
 BATCH_TOKENS = 3_000
 """What one call reads at most, beside instructions of some 8,000 tokens. Of a larger turn it reads head and tail."""
 
+COMPARISONS = 10
+"""As a rule the first one holds. Where ten do not, something changes this owner's facts without a rest."""
+
 MICROS = 1_000_000
 
 
@@ -103,9 +106,10 @@ async def _draw(service: Service, extractor: Extractor, claim: Claim, batch: Bat
 
 
 async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Batch, drawn: Sequence[Drawn]) -> Claim:
-    """Compare and commit; anew if the owner's facts moved meanwhile."""
+    """Compare and commit; anew if the owner's facts moved meanwhile, for a bounded number of times."""
     vectors = await service.embedder.embed([item.fact.text for item in drawn])
     verdicts: Verdicts = {}
+    compared = 0
     while True:
         now, steps, revision = service.clock(), list[Step](), None
         if drawn:
@@ -126,6 +130,9 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
         try:
             claim = await service.database.write(claim.owner, merge.run, background=True)
         except FactsMoved:
+            compared += 1
+            if compared == COMPARISONS:
+                raise
             continue
         for outcome, count in merge.outcomes.items():
             service.metrics.facts.labels(outcome).inc(count)

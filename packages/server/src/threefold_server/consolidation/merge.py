@@ -46,7 +46,7 @@ class Merge:
 
     def run(self, connection: Connection) -> Claim:
         if self.steps and facts.touch_owner(connection, self.claim.owner) - 1 != self.revision:
-            raise FactsMoved
+            raise FactsMoved("this user's facts changed again and again while new ones were compared with them")
         tasks.hold(connection, self.claim)
         if self.quota is not None:
             self._room = self.quota - facts.count(connection, self.claim.owner)

@@ -4,6 +4,7 @@ done          the handler itself finished the task in its last transaction
 model error   retried later, more and more rarely, at most eight times; then parked
 refusal       parked at once: a person has to look
 budget spent  put off until the next day; no attempt is counted
+facts moved   as a model error: at each of several comparisons with new ones
 lease lost    dropped; whoever holds the task now does it
 no database   given back once it answers again; no attempt is counted
 a bug         as a model error, but logged with its type and place
@@ -27,6 +28,7 @@ from threefold.errors import EmbedderMismatch, Unavailable
 from threefold_server.consolidation.extract import extract_session
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.consolidation.merge import FactsMoved
 from threefold_server.consolidation.upkeep import (
     FLUSH_SECONDS,
     RETIRE_SECONDS,
@@ -187,7 +189,7 @@ class Worker:
         except BudgetSpent as error:
             due_at = self._service.clock() + int((error.retry_after or 0) * MICROS)
             outcome = partial(tasks.postpone, claim=claim, due_at=due_at, reason=str(error))
-        except (ModelError, EmbedderMismatch) as error:
+        except (ModelError, EmbedderMismatch, FactsMoved) as error:
             outcome = self._failed(claim, error, str(error))
         except Exception as error:  # noqa: BLE001 - a bug in one task must not end the work on all others
             outcome = self._failed(claim, error, f"unexpected {type(error).__name__}; the log says where")

@@ -1,0 +1,158 @@
+"""One owner's facts at once: sessions that say the same, and a forget and a save while a model thinks.
+
+Whoever comes first, the facts, their sources and their history are exactly these in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import anyio
+import pytest
+
+from fixtures.consolidation import World, until
+from threefold.contract import TurnIn, UpdateFactRequest
+from threefold_server.doctor import examine
+from threefold_server.end import end_session
+from threefold_server.remember import update_fact
+from threefold_server.storage.tables import fact_sources, facts, tasks
+
+pytestmark = pytest.mark.anyio
+
+LARGE: dict[str, Any] = {"token_budget": 4000, "compaction_trigger": 0, "compaction_target": 0}
+OSLO, BERGEN = "Ana lives in Oslo.", "Ana lives in Bergen."
+
+Meddle = Callable[[World], Awaitable[object]]
+Rests = list[tuple[str, str]]
+"""Facts, each with a session that it rests on."""
+
+
+def meeting(size: int) -> Callable[[], Awaitable[None]]:
+    """Whoever comes waits until so many are there; from then on nobody waits."""
+    came, complete = 0, anyio.Event()
+
+    async def come() -> None:
+        nonlocal came
+        came += 1
+        if came == size:
+            complete.set()
+        await complete.wait()
+
+    return come
+
+
+async def say(world: World, session: str, fact: str, day: int = 1) -> None:
+    """A session that is due and gives one fact, said on that day."""
+    said = datetime(2023, 5, day, tzinfo=UTC)
+    await world.write(session, TurnIn(role="user", content=f"So it is. {fact} -> {fact}", created_at=said))
+    await end_session(world.service, world.caller, session, 0)
+
+
+def rests(world: World) -> Rests:
+    texts = {row.fact: row.text for row in world.rows(facts)}
+    names = {world.key(name): name for name in ("s1", "s2")}
+    return sorted((texts[row.fact], names[row.session]) for row in world.rows(fact_sources))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "holds", "history", "sources"),
+    [
+        (OSLO, OSLO, [OSLO], [], [(OSLO, "s1"), (OSLO, "s2")]),
+        (OSLO, BERGEN, [BERGEN], [OSLO], [(BERGEN, "s2"), (OSLO, "s1")]),
+        (BERGEN, OSLO, [OSLO], [BERGEN], [(BERGEN, "s1"), (OSLO, "s2")]),
+        (OSLO, "Ana drinks tea.", ["Ana drinks tea.", OSLO], [], [("Ana drinks tea.", "s2"), (OSLO, "s1")]),
+    ],
+    ids=["the same", "what excludes it", "the other way", "something else"],
+)
+@pytest.mark.parametrize("processes", [1, 2])
+async def test_two_sessions_draw_facts_at_once(
+    make_world: Callable[..., World],
+    processes: int,
+    first: str,
+    second: str,
+    holds: list[str],
+    history: list[str],
+    sources: Rests,
+) -> None:
+    """Both have asked the model before either stores; in one process, and in two on one database."""
+    worlds = [make_world(extracts=True, consolidators=2 // processes, **LARGE) for _ in range(processes)]
+    await say(worlds[0], "s1", first, day=1)
+    await say(worlds[0], "s2", second, day=2)
+    both = meeting(2)
+    async with anyio.create_task_group() as group:
+        for world in worlds:
+            world.extractor.before = both
+            world.extractor.verdicts = {(OSLO, BERGEN): "excludes", (BERGEN, OSLO): "excludes"}
+            group.start_soon(world.settle)
+    [world, *_] = worlds
+    assert (world.facts(), world.facts(current=False), rests(world)) == (sorted(holds), history, sources)
+    assert {session: (await world.status(session)).extracted_upto for session in ("s1", "s2")} == {"s1": 1, "s2": 1}
+
+
+async def save(world: World) -> None:
+    await world.save(OSLO)
+
+
+async def forget_one(world: World) -> None:
+    await world.forget(session_id="s1")
+
+
+async def forget_all(world: World) -> None:
+    await world.forget(level="user")
+
+
+async def delete(world: World) -> None:
+    await world.forget(fact_ids=[row.fact.hex for row in world.rows(facts)])
+
+
+@pytest.mark.parametrize(
+    ("steps", "holds", "sources"),
+    [
+        ([save], [OSLO], [(OSLO, "s1"), (OSLO, "s2")]),
+        ([forget_one], [OSLO], [(OSLO, "s2")]),
+        ([save, forget_one], [OSLO], [(OSLO, "s2")]),
+        ([forget_one, save], [OSLO], [(OSLO, "s2")]),
+        ([save, delete], [OSLO], [(OSLO, "s1"), (OSLO, "s2")]),  # the turns still say so
+        ([save, forget_all], [], []),
+        ([forget_all, save], [OSLO], []),
+    ],
+)
+async def test_a_forget_and_a_save_while_a_model_thinks(
+    make_world: Callable[..., World], steps: list[Meddle], holds: list[str], sources: Rests
+) -> None:
+    world = make_world(extracts=True, **LARGE)
+    await say(world, "s1", OSLO)
+    await say(world, "s2", OSLO)
+    world.extractor.before = meeting(3)
+    async with anyio.create_task_group() as group:
+        group.start_soon(world.settle)
+        await until(lambda: len(world.extractor.read) == 2)
+        for step in steps:
+            await step(world)
+        await world.extractor.before()
+    assert (world.facts(), world.facts(current=False), rests(world)) == (holds, [], sources)
+    assert {(row.upto, row.due_at, row.parked) for row in world.rows(tasks, kind="extract")} <= {(1, None, None)}
+
+
+async def test_facts_that_never_rest_park_the_work_and_the_doctor_says_why(make_world: Callable[..., World]) -> None:
+    world = make_world(extracts=True, **LARGE)
+    await world.save("Ana likes Oslo.")
+
+    async def change() -> None:
+        [known] = world.rows(facts, valid_to=None)
+        request = UpdateFactRequest(text=f"Ana likes house {len(world.extractor.compared)} in Oslo.")
+        await update_fact(world.service, world.caller, known.fact.hex, request)
+
+    world.extractor.before_verdicts = change
+    await say(world, "s1", OSLO)
+    await world.settle()
+    status = await world.status("s1")
+    assert (status.state, len(world.extractor.compared)) == ("pending", 10)
+    await world.settle_in_time()
+    status = await world.status("s1")
+    assert (status.state, len(world.extractor.compared), OSLO in world.facts()) == ("parked", 80, False)
+    [found] = [finding for finding in await examine(world.service) if finding.check == "parked work"]
+    assert found.detail == "1 extract: this user's facts changed again and again while new ones were compared with them"
+    assert "threefold consolidate --retry-parked" in found.remedy
