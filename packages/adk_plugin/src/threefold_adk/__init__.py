@@ -1,1 +1,6 @@
-"""A place for Threefold as the native memory of Google ADK: empty as yet."""
+"""Threefold as the native memory of Google ADK."""
+
+from threefold_adk.services import register
+from threefold_adk.sessions import ThreefoldSessionService
+
+__all__ = ["ThreefoldSessionService", "register"]

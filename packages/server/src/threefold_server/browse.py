@@ -21,7 +21,7 @@ from threefold_server.paging import cut_page, decode_cursor, decode_key
 from threefold_server.service import Service
 from threefold_server.storage import digests, listing, sessions, tasks, turns
 from threefold_server.storage.database import Connection
-from threefold_server.storage.types import AnyRow
+from threefold_server.storage.types import AnyRow, from_micros
 
 
 async def list_memories(service: Service, principal: Principal, request: ListRequest) -> MemoryPage:
@@ -59,7 +59,8 @@ async def session_state(service: Service, principal: Principal, session_id: str)
     """What a framework keeps beside the turns."""
     session = _session(principal, session_id)
     row = await service.database.read(principal.owner, lambda c: _existing(c, principal.owner, session))
-    return SessionState(state=row.state, revision=row.revision, last_seq=row.last_seq)
+    updated_at = from_micros(row.updated_at)
+    return SessionState(state=row.state, revision=row.revision, last_seq=row.last_seq, updated_at=updated_at)
 
 
 async def list_turns(

@@ -36,6 +36,7 @@ class SessionState(Response):
     state: str | None = Field(default=None, description="JSON text as it was written.")
     revision: int = Field(description="For `expected_revision` of the next write.")
     last_seq: int
+    updated_at: Timestamp
 
 
 class Digest(Response):

@@ -1,0 +1,15 @@
+"""What `adk web`, `adk run` and `adk api_server` have to know to take `threefold://` addresses."""
+
+from __future__ import annotations
+
+from google.adk.cli.service_registry import ServiceRegistry, get_service_registry
+
+from threefold_adk.sessions import ThreefoldSessionService
+from threefold_adk.uris import SCHEMES
+
+
+def register(registry: ServiceRegistry | None = None) -> None:
+    """Let ADK's commands make Threefold's services. Call it in `services.py` in the directory of the agents."""
+    registry = registry or get_service_registry()
+    for scheme in SCHEMES:
+        registry.register_session_service(scheme, lambda uri, **options: ThreefoldSessionService(uri=uri, **options))

@@ -1,0 +1,108 @@
+"""State of sessions by its prefixes: a session's own beside its turns, that of user and app as items."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from google.adk.sessions import State
+from pydantic_core import to_jsonable_python
+
+from threefold import AsyncMemoryClient, InvalidRequest, calls
+from threefold.calls import Call
+from threefold.contract import DataScope, ItemsResponse, PutItem, SearchItems
+from threefold.contract.items import MAX_ITEMS
+
+FORMAT = "adk-session/1"
+NAMESPACE = ["google-adk", "state"]
+"""Holds an item per key, so that sessions which change different keys at once do not undo each other's."""
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Changes:
+    """A change of state as JSON, by whose it is and without prefixes. What is temporary is in none of them."""
+
+    session: Values
+    user: Values
+    app: Values
+
+    @classmethod
+    def of(cls, delta: Values) -> Changes:
+        """A state or a delta of ADK; what is no JSON becomes its text, as in ADK's own services."""
+        parts: dict[str, dict[str, Any]] = {"": {}, State.USER_PREFIX: {}, State.APP_PREFIX: {}, State.TEMP_PREFIX: {}}
+        for key, value in to_jsonable_python(delta, serialize_unknown=True).items():
+            prefix = next((prefix for prefix in parts if prefix and key.startswith(prefix)), "")
+            parts[prefix][key.removeprefix(prefix)] = value
+        return cls(parts[""], parts[State.USER_PREFIX], parts[State.APP_PREFIX])
+
+    def shared(self) -> list[Call[ItemsResponse]]:
+        """What stores the part that outlives the session."""
+        return [
+            calls.items_batch([_put(key, value) for key, value in values.items()], scope=scope)
+            for scope, values in _scopes(self.user, self.app)
+            if values
+        ]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the service held of a session when it was last read or written: the next append builds on it."""
+
+    revision: int
+    state: Values
+    created: str = ""
+    """Tells two creations apart that ask for the same."""
+
+    @classmethod
+    def parse(cls, session_id: str, text: str | None, revision: int) -> Stored:
+        """From a session's state; one that only other writers wrote to has none yet."""
+        if text is None:
+            return cls(revision, {})
+        try:
+            data: Any = json.loads(text)
+            if data["format"] == FORMAT:
+                return cls(revision, data["state"], data["created"])
+        except (ValueError, TypeError, KeyError):
+            pass
+        raise InvalidRequest(f"session {session_id!r} holds the state of something else than a session of ADK")
+
+    def dump(self) -> str:
+        """As a session's state."""
+        return json.dumps({"format": FORMAT, "created": self.created, "state": self.state}, separators=(",", ":"))
+
+    def after(self, changes: Values) -> Stored:
+        """One write later."""
+        return Stored(self.revision + 1, {**self.state, **changes}, self.created)
+
+
+async def shared_state(client: AsyncMemoryClient) -> dict[str, Any]:
+    """The state of user and app, with prefixes."""
+    user, app = await asyncio.gather(user_state(client), _read(client, "agent"))
+    return {
+        **{State.APP_PREFIX + key: value for key, value in app.items()},
+        **{State.USER_PREFIX + key: value for key, value in user.items()},
+    }
+
+
+async def user_state(client: AsyncMemoryClient) -> dict[str, Any]:
+    """The state of the client's user in its app."""
+    return await _read(client, "user")
+
+
+async def _read(client: AsyncMemoryClient, scope: DataScope) -> dict[str, Any]:
+    search = SearchItems(op="search", prefix=NAMESPACE, limit=MAX_ITEMS)
+    found = await client.items_batch([search], scope=scope)
+    return {item.key: item.value["value"] for item in found.results[0].items}
+
+
+def _scopes(user: Values, app: Values) -> list[tuple[DataScope, Values]]:
+    return [("user", user), ("agent", app)]
+
+
+def _put(key: str, value: Any) -> PutItem:
+    return calls.checked(PutItem, op="put", namespace=NAMESPACE, key=key, value={"value": value}, index=False)
