@@ -18,7 +18,7 @@ from google.adk.sessions.base_session_service import GetSessionConfig, ListSessi
 from pydantic import PrivateAttr
 
 from threefold import AsyncMemoryClient, InvalidRequest, NotFound, RevisionConflict, contract
-from threefold.contract import MAX_PAGE, SessionState, Visibility, WriteResponse
+from threefold.contract import MAX_PAGE, MAX_PAYLOAD_CHARS, SessionState, Visibility, WriteResponse
 from threefold_adk.events import USER, event_of, turn_of
 from threefold_adk.state import Changes, Stored, shared_state, user_state
 from threefold_adk.uris import client_from
@@ -134,10 +134,16 @@ class ThreefoldSessionService(BaseSessionService):
     async def _write(
         self, client: AsyncMemoryClient, session: Session, event: Event, before: Stored, state: str | None
     ) -> WriteResponse:
+        turn = turn_of(event)
+        if turn.payload is None:
+            raise InvalidRequest(
+                f"event {event.id!r}: a session keeps events whole, of at most {MAX_PAYLOAD_CHARS} characters of JSON; "
+                "save its files as artifacts"
+            )
         try:
             return await client.write(
                 session.id,
-                [turn_of(event)],
+                [turn],
                 visibility=self._visibility,
                 run_end=event.author != USER and event.is_final_response(),
                 state=state,
