@@ -105,20 +105,24 @@ class ThreefoldSessionService(BaseSessionService):
     async def append_event(self, session: Session, event: Event) -> Event:
         if event.partial:
             return event
-        async with self._lock(session):
-            if any(known.id == event.id for known in session.events):
-                return event
-            self._apply_temp_state(session, event)
-            event = self._trim_temp_delta_state(event)
-            await self._append(session, event)
-            session.last_update_time = event.timestamp
-            return self._commit_event_to_session(session, event)
-
-    async def _append(self, session: Session, event: Event) -> None:
-        """One call for an event, and one more for each of user and app whose state it changes."""
         client = self._client_of(session.app_name, session.user_id)
         changes = Changes.of(event.actions.state_delta)
         shared = changes.shared()
+        async with self._lock(session):
+            is_new = all(known.id != event.id for known in session.events)
+            if is_new:
+                self._apply_temp_state(session, event)
+                event = self._trim_temp_delta_state(event)
+                await self._append(client, session, event, changes)
+            # Of an old event, too: the run that appended it may have ended before it came to this.
+            for call in shared:
+                await client.send(call)
+            if is_new:
+                session.last_update_time = event.timestamp
+                self._commit_event_to_session(session, event)
+        return event
+
+    async def _append(self, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes) -> None:
         before = session.stored if isinstance(session, StoredSession) else await _adopted(client, session)
         after = before.after(changes.session)
         written = await self._write(client, session, event, before, after.dump() if changes.session else None)
@@ -128,8 +132,6 @@ class ThreefoldSessionService(BaseSessionService):
         # written meanwhile what this session has not seen.
         if isinstance(session, StoredSession) and written.revision > before.revision:
             session.stored = after
-        for call in shared:
-            await client.send(call)
 
     async def _write(
         self, client: AsyncMemoryClient, session: Session, event: Event, before: Stored, state: str | None
