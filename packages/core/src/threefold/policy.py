@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
 
+from threefold.bounded import Bounded
 from threefold.contract import StorePolicy, Turn, WhoAmI
 from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError
 from threefold.spool import Entry, MemorySpool, SessionKey, Spool, Stamps
@@ -148,7 +149,7 @@ class Policy:
         self.stats = Stats()
         self._failure_mode: FailureMode | None = failure_mode
         self._stores: dict[str, StorePolicy] = {}
-        self._identities: OrderedDict[tuple[str | None, ...], WhoAmI] = OrderedDict()
+        self._identities: Bounded[tuple[str | None, ...], WhoAmI] = Bounded(KNOWN_IDENTITIES)
         self._stamps = Stamps()
 
     def failure_mode(self, origin: str) -> FailureMode:
@@ -171,8 +172,6 @@ class Policy:
         """Remember what the service said about a user and agent, and what the store asks of its clients."""
         self.learn(key.origin, whoami.store)
         self._identities[key[:3]] = whoami
-        while len(self._identities) > KNOWN_IDENTITIES:
-            self._identities.popitem(last=False)
 
     def met(self, key: SessionKey) -> WhoAmI | None:
         """What the service said about a user and agent, if it was asked."""

@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threefold import MemoryClient
+from threefold.bounded import Bounded
 from threefold.calls import Call
 from threefold.contract import Stored
 from threefold.errors import ThreefoldError, Unavailable, Unreachable
@@ -54,7 +55,7 @@ class Outbox:
         self._unsent: deque[_Unsent] = deque()
         self._bytes = 0
         self._held: dict[Owner, InMemorySaver] = {}
-        self._loaded: OrderedDict[tuple[Owner, str], None] = OrderedDict()
+        self._loaded: Bounded[tuple[Owner, str], None] = Bounded(MAX_LOADED)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -86,9 +87,6 @@ class Outbox:
         """Note that a run goes on from a checkpoint, which others may have gone on from before."""
         with self._lock:
             self._loaded[owner, checkpoint_id] = None
-            self._loaded.move_to_end((owner, checkpoint_id))
-            if len(self._loaded) > MAX_LOADED:
-                self._loaded.popitem(last=False)
 
     def is_new(self, owner: Owner, config: RunnableConfig) -> bool:
         """True for a call of a subgraph that nobody can have made before, as this process made the step it is in."""

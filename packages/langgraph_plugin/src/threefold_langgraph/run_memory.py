@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TypeVar
 
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from threefold import AsyncMemorySession, InvalidRequest, MemorySession, RecallResponse, ThreefoldError, TurnIn
+from threefold.bounded import Bounded
 from threefold.calls import RecallOptions
 from threefold.contract import Visibility
 from threefold.render import block_beside
@@ -26,8 +25,6 @@ log = logging.getLogger("threefold")
 
 Session = MemorySession | AsyncMemorySession
 Turn = tuple[SessionKey, str]
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 def session_id(config: RunnableConfig) -> str:
@@ -48,8 +45,8 @@ class RunMemory:
         self.connection = connection
         self._options: RecallOptions = recall or {}
         self._visibility: Visibility | None = visibility
-        self._recorded: OrderedDict[Turn, None] = OrderedDict()
-        self._blocks: OrderedDict[Turn, str] = OrderedDict()
+        self._recorded: Bounded[Turn, None] = Bounded(KNOWN_TURNS)
+        self._blocks: Bounded[Turn, str] = Bounded(KNOWN_BLOCKS)
 
     def session(self, config: RunnableConfig) -> MemorySession:
         """The session of a run."""
@@ -120,7 +117,7 @@ class RunMemory:
         block = block_beside(response, session.session_id, {text_of(message) for message in messages})
         prompt = prompt_of(messages)
         if prompt is not None and prompt.id:
-            _keep(self._blocks, _key(session, prompt), block, KNOWN_BLOCKS)
+            self._blocks[_key(session, prompt)] = block
         return block
 
     def _due(self, session: Session, messages: Sequence[BaseMessage]) -> list[TurnIn]:
@@ -129,16 +126,10 @@ class RunMemory:
     def _done(self, session: Session, turns: Sequence[TurnIn], answered: HumanMessage | None) -> None:
         """Nothing is sent twice by this process; and what was recalled goes with the run that it was for."""
         for turn in turns:
-            _keep(self._recorded, (session.key, turn.id or ""), None, KNOWN_TURNS)
+            self._recorded[session.key, turn.id or ""] = None
         if answered is not None:
             self._blocks.pop(_key(session, answered), None)
 
 
 def _key(session: Session, prompt: HumanMessage) -> Turn:
     return session.key, prompt.id or ""
-
-
-def _keep(known: OrderedDict[K, V], key: K, value: V, most: int) -> None:
-    known[key] = value
-    while len(known) > most:
-        known.popitem(last=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
@@ -18,6 +17,7 @@ from pydantic_ai.conversation_store import (
 )
 
 from threefold import AsyncMemoryClient, InvalidRequest, NotFound, RevisionConflict, TurnIn, calls
+from threefold.bounded import Bounded
 from threefold.contract import MAX_PAGE, Turn, Visibility
 from threefold.session import chunks, without_recalled
 from threefold_pydantic_ai.messages import SEPARATOR, learn_groups, messages_of, whole_turns_of
@@ -57,7 +57,7 @@ class ThreefoldConversationStore(ConversationStore):
         base = client or AsyncMemoryClient.from_env()
         self._client = base.acting_as(user=base.user if user is None else user, agent=agent or base.agent)
         self._visibility: Visibility | None = visibility
-        self._homes: OrderedDict[str, str] = OrderedDict()
+        self._homes: Bounded[str, str] = Bounded(KNOWN_ENTRIES)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
         return (await self._read_stored(conversation_id)).record
@@ -150,9 +150,6 @@ class ThreefoldConversationStore(ConversationStore):
         """Which conversation holds an entry: the framework asks for entries by their ids alone."""
         for entry in entries:
             self._homes[entry] = conversation_id
-            self._homes.move_to_end(entry)
-        while len(self._homes) > KNOWN_ENTRIES:
-            self._homes.popitem(last=False)
 
 
 def _ends(record: ConversationRecord) -> list[str]:
