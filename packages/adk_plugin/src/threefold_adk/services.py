@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from google.adk.cli.service_registry import ServiceRegistry, get_service_registry
 
+from threefold_adk.memory import ThreefoldMemoryService
 from threefold_adk.sessions import ThreefoldSessionService
 from threefold_adk.uris import SCHEMES
 
@@ -13,3 +14,4 @@ def register(registry: ServiceRegistry | None = None) -> None:
     registry = registry or get_service_registry()
     for scheme in SCHEMES:
         registry.register_session_service(scheme, lambda uri, **options: ThreefoldSessionService(uri=uri, **options))
+        registry.register_memory_service(scheme, lambda uri, **options: ThreefoldMemoryService(uri=uri, **options))

@@ -35,7 +35,7 @@ def loaded_text(response: RecallResponse) -> str:
     """The memories as kagent's agents read them: compact JSON without nulls, in the fence. An outage is plain text."""
     if not response.facts and response.degraded:
         return recalled_text(response)
-    found: dict[str, Any] = {"memories": [_entry(memory) for memory in response.facts]}
+    found: dict[str, Any] = {"memories": [memory_entry(memory) for memory in response.facts]}
     if response.degraded:
         found = {"warning": INCOMPLETE, **found}
     if response.facts:
@@ -43,7 +43,7 @@ def loaded_text(response: RecallResponse) -> str:
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 
 
-def _entry(memory: Memory) -> dict[str, Any]:
+def memory_entry(memory: Memory) -> dict[str, Any]:
     """A memory in the form of ADK's `MemoryEntry`."""
     said_by = memory.role or memory.origin
     text = unfenced(middle_cut(memory.text, SHOWN_CHARS))

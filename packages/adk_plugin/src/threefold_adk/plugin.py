@@ -1,0 +1,168 @@
+"""`ThreefoldPlugin`: memory for every agent of an app. It recalls before a run and records what was said in it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from itertools import takewhile
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.agents.run_config import RunConfig
+from google.adk.events.event import Event
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.agent_tool import AgentTool
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from google.genai.types import Content, Part
+
+from threefold import AsyncMemoryClient, AsyncMemorySession, Policy, Stats, ThreefoldError
+from threefold.bounded import Bounded
+from threefold.calls import RecallOptions
+from threefold.contract import Visibility
+from threefold.render import block_beside
+from threefold.spool import SessionKey
+from threefold_adk.events import spoken_turns, text_of, words_of
+from threefold_adk.identity import session_of
+from threefold_adk.sessions import ThreefoldSessionService
+
+FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
+KNOWN_EVENTS = 10_000
+
+log = logging.getLogger("threefold")
+
+_in_agent_tool: ContextVar[bool] = ContextVar("threefold_in_agent_tool", default=False)
+"""`AgentTool` runs its agent with the plugins of its caller, in a session that ends with the call."""
+
+
+class ThreefoldPlugin(BasePlugin):
+    """One object serves all users, sessions, threads and event loops of an app. Sub-agents are part of its runs."""
+
+    def __init__(
+        self,
+        client: AsyncMemoryClient | None = None,
+        *,
+        recall: bool = True,
+        record: bool = True,
+        options: RecallOptions | None = None,
+        visibility: Visibility | None = None,
+        policy: Policy | None = None,
+        name: str = "threefold",
+    ) -> None:
+        super().__init__(name)
+        self._client = client or AsyncMemoryClient.from_env()
+        self._owns_client = client is None
+        self._recalls = recall
+        self._records = record
+        self._options: RecallOptions = options or {}
+        self._visibility: Visibility | None = visibility
+        self._policy = policy or Policy()
+        self._recorded: Bounded[tuple[SessionKey, str], None] = Bounded(KNOWN_EVENTS)
+
+    @property
+    def stats(self) -> Stats:
+        """What became of all calls and turns: outages, refusals, turns that waited or were lost."""
+        return self._policy.stats
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Record what an earlier run left, and put what memory holds on the user's message into this run's requests."""
+        if _in_agent_tool.get():
+            return
+        session = session_of(self._client, invocation_context.session, self._policy)
+        if self._is_recorder(invocation_context):
+            await self._record(session, self._left_over(session, invocation_context))
+        if self._recalls:
+            block = await self._recalled(session, invocation_context)
+            if block:
+                invocation_context.run_config = _with_block(invocation_context.run_config, block)
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """Record a run that ended well, or that was left early."""
+        await self._flush(invocation_context)
+
+    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+        """Record a run that failed."""
+        await self._flush_beside_failure(invocation_context)
+
+    async def after_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
+        """Record a run that is being cancelled: ADK calls nothing else then."""
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            await self._flush_beside_failure(callback_context.get_invocation_context())
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> None:
+        """Note that the agent in a tool is part of this run: it has its recall, and is recorded as the tool's result.
+        ADK runs each call in a context of its own."""
+        if isinstance(tool, AgentTool):
+            _in_agent_tool.set(True)
+
+    async def close(self) -> None:
+        """Close the connections of the running event loop, unless the client is somebody else's."""
+        if self._owns_client:
+            await self._client.close()
+
+    def _is_recorder(self, run: InvocationContext) -> bool:
+        """A session of Threefold is the record of what is said in it."""
+        return self._records and not isinstance(run.session_service, ThreefoldSessionService)
+
+    def _left_over(self, session: AsyncMemorySession, run: InvocationContext) -> list[Event]:
+        """What was said before this run and is not recorded, as after a run that was killed. In a session that is new
+        to this process that can only be the last run: those before were followed by one that looked back, too."""
+        earlier = [event for event in run.session.events if event.invocation_id != run.invocation_id]
+        newest_first = takewhile(lambda event: (session.key, event.id) not in self._recorded, reversed(earlier))
+        found = list(newest_first)[::-1]
+        if len(found) < len(earlier):
+            return found
+        return [event for event in found if event.invocation_id == earlier[-1].invocation_id]
+
+    async def _recalled(self, session: AsyncMemorySession, run: InvocationContext) -> str:
+        """The block for a run: asked for once, whatever number of requests and agents it takes to answer."""
+        query = words_of(run.user_content)
+        if not query.strip():
+            return ""
+        events = run.session.events
+        own = [event.id for event in events if event.invocation_id == run.invocation_id]
+        options: RecallOptions = {"exclude_ids": own}
+        if len(own) < len(events):  # the model is shown the session
+            options["include"] = ("medium_term", "long_term")
+        response = await session.recall(query, **{**options, **self._options})
+        return block_beside(response, session.session_id, set(map(text_of, events)))
+
+    async def _flush(self, run: InvocationContext) -> None:
+        if not self._is_recorder(run) or _in_agent_tool.get():
+            return
+        session = session_of(self._client, run.session, self._policy)
+        said = [event for event in run.session.events if event.invocation_id == run.invocation_id]
+        fresh = [event for event in said if (session.key, event.id) not in self._recorded]
+        await self._record(session, fresh, run_end=True)
+
+    async def _flush_beside_failure(self, run: InvocationContext) -> None:
+        """The run's own failure is the one to raise."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await self._flush(run)
+        except ThreefoldError as error:
+            log.error("a run that failed was not recorded: %s", error)
+
+    async def _record(self, session: AsyncMemorySession, events: Sequence[Event], *, run_end: bool = False) -> None:
+        """Each event once: from here on it is with the spool, or the caller is told that it is not recorded."""
+        for event in events:
+            self._recorded[session.key, event.id] = None
+        turns = spoken_turns(events)
+        if turns:
+            await session.record(turns, visibility=self._visibility, run_end=run_end)
+
+
+def _with_block(config: RunConfig | None, block: str) -> RunConfig:
+    """The run's own copy, with the block before the user's message in every request of it, and in no session."""
+    config = config or RunConfig()
+    context = [*(config.model_input_context or []), Content(role="user", parts=[Part(text=block)])]
+    return config.model_copy(update={"model_input_context": context})
