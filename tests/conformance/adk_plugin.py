@@ -21,6 +21,7 @@ from google.adk.runners import Runner
 from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions.base_session_service import ListSessionsResponse
 from google.genai import types
+from pydantic import Field
 
 from conformance.adapter import Plugin, Reply, Script, Setup, Stall, ToolCall, Who
 from threefold import ThreefoldError
@@ -39,9 +40,11 @@ class Scripted(BaseLlm):
 
     model: str = "scripted"
     script: Any
+    requests: list[LlmRequest] = Field(default_factory=list[LlmRequest])
 
     async def generate_content_async(self, llm_request: LlmRequest, stream: bool = False) -> AsyncIterator[LlmResponse]:  # pyright: ignore[reportIncompatibleMethodOverride]
         script: Script = self.script
+        self.requests.append(llm_request)
         reply = script.answer([words_of(content) for content in llm_request.contents])
         if isinstance(reply, Stall):
             await asyncio.Event().wait()

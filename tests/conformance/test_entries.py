@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from conformance.adapter import Plugin, Setup, Way, Who
-from conformance.conftest import InProcess, Run, said, turns
+from conformance.conftest import Run, said, turns
 from conformance.plugins import PLUGINS
+from fixtures.line import Line
 
 ANA = Who("ana", "s")
 HELLO = "Hello, this is Ana."
@@ -25,19 +26,19 @@ def ways(kind: str) -> list[Any]:
     ]
 
 
-def test_run(plugin: Plugin, line: InProcess, run: Run) -> None:
+def test_run(plugin: Plugin, line: Line, run: Run) -> None:
     assert run(plugin.agent(Setup(line)), HELLO, ANA) == "Noted."
     assert said(line.client("ana"), "s") == [HELLO, "Noted."]
 
 
 @pytest.mark.parametrize(("plugin", "way"), ways("completing"))
-def test_every_way_that_ends_well(plugin: Plugin, way: Way, line: InProcess) -> None:
+def test_every_way_that_ends_well(plugin: Plugin, way: Way, line: Line) -> None:
     asyncio.run(drive(way, plugin.agent(Setup(line))))
     assert [text.strip() for text in said(line.client("ana"), "s")] == [HELLO, "Noted."]
 
 
 @pytest.mark.parametrize(("plugin", "way"), ways("breaking"))
-def test_every_way_that_does_not(plugin: Plugin, way: Way, line: InProcess) -> None:
+def test_every_way_that_does_not(plugin: Plugin, way: Way, line: Line) -> None:
     asyncio.run(drive(way, plugin.agent(Setup(line))))
     found = turns(line.client("ana"), "s")
     assert Counter(turn.content for turn in found)[HELLO] == 1

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conformance.adapter import Plugin, Script, Setup, Who
-from conformance.conftest import InProcess, Remote, Run, said, turns
+from conformance.conftest import Remote, Run, said, turns
+from fixtures.line import Line
 from threefold import ThreefoldError
 from threefold.render import FENCE_MARK
 
@@ -32,7 +33,7 @@ HOSTILE = [
 
 
 def test_a_fact_told_in_one_session_is_recalled_in_the_next(
-    plugin: Plugin, place: InProcess | Remote, run: Run, ana: str
+    plugin: Plugin, place: Line | Remote, run: Run, ana: str
 ) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
@@ -48,9 +49,7 @@ def codes(ana: str) -> dict[str, str]:
     return {f"{ana}-{code}": code for code in CODES}
 
 
-def test_two_users_on_one_agent_object_never_mix(
-    plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]
-) -> None:
+def test_two_users_on_one_agent_object_never_mix(plugin: Plugin, place: Line | Remote, codes: dict[str, str]) -> None:
     """Field case 118."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
@@ -67,7 +66,7 @@ def test_two_users_on_one_agent_object_never_mix(
     check_apart(script, place, codes)
 
 
-def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remote, codes: dict[str, str]) -> None:
+def test_threads_share_one_agent_object(plugin: Plugin, place: Line | Remote, codes: dict[str, str]) -> None:
     """Field case 1105."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
@@ -82,7 +81,7 @@ def test_threads_share_one_agent_object(plugin: Plugin, place: InProcess | Remot
     check_apart(script, place, codes)
 
 
-def check_apart(script: Script, place: InProcess | Remote, codes: dict[str, str]) -> None:
+def check_apart(script: Script, place: Line | Remote, codes: dict[str, str]) -> None:
     """Every prompt, and every session, has one user's code in it; each question came with the answer."""
     assert [sum(code in prompt for code in CODES) for prompt in script.prompts] == [1] * 6 * len(codes)
     for user, code in codes.items():
@@ -93,7 +92,7 @@ def check_apart(script: Script, place: InProcess | Remote, codes: dict[str, str]
 
 @pytest.mark.parametrize(("user", "session", "other_user", "other_session"), HOSTILE)
 def test_hostile_ids_stay_apart(
-    plugin: Plugin, line: InProcess, user: str, session: str, other_user: str, other_session: str
+    plugin: Plugin, line: Line, user: str, session: str, other_user: str, other_session: str
 ) -> None:
     agent = plugin.agent(Setup(line))
     agent.run_sync("The gate code is 4711.", Who(user, session))
@@ -103,14 +102,14 @@ def test_hostile_ids_stay_apart(
 
 
 @pytest.mark.parametrize("who", [Who("*", "s"), Who(" ", "s"), Who("ana", "*"), Who("ana", "a\x00b")])
-def test_ids_that_cannot_be_are_refused_before_the_model_is_asked(plugin: Plugin, line: InProcess, who: Who) -> None:
+def test_ids_that_cannot_be_are_refused_before_the_model_is_asked(plugin: Plugin, line: Line, who: Who) -> None:
     script = Script()
     with pytest.raises(ThreefoldError, match=r"user|session"):
         plugin.agent(Setup(line, script)).run_sync("Hello.", who)
     assert script.prompts == []
 
 
-def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProcess | Remote, run: Run, ana: str) -> None:
+def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: Line | Remote, run: Run, ana: str) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
     run(agent, "The gate code is 4711.", Who(ana, "told"))
@@ -123,9 +122,7 @@ def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: InProces
         assert "What is the gate code?" in log
 
 
-def test_one_agent_object_serves_one_event_loop_after_another(
-    plugin: Plugin, place: InProcess | Remote, ana: str
-) -> None:
+def test_one_agent_object_serves_one_event_loop_after_another(plugin: Plugin, place: Line | Remote, ana: str) -> None:
     """Field case 1105."""
     agent = plugin.agent(Setup(place))
     for number in range(3):

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from conformance.adapter import Plugin, Setup, Who
-from conformance.conftest import InProcess, Remote
+from conformance.conftest import Remote
+from fixtures.line import Line
 
 
-def test_tool_calls_and_files_survive_replay(plugin: Plugin, place: InProcess | Remote) -> None:
+def test_tool_calls_and_files_survive_replay(plugin: Plugin, place: Line | Remote) -> None:
     if plugin.replay is None:
         pytest.skip("this framework has no messages of its own")
     replay = plugin.replay

@@ -1,0 +1,241 @@
+"""The plugin in real runs on the real service; the conformance suite has what all plugins share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig
+from google.adk.sessions import InMemorySessionService
+from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.tools.agent_tool import AgentTool
+from google.genai import types
+
+from conformance.adapter import Reply, ToolCall
+from conformance.adk_plugin import message, weather
+from fixtures.line import Line, local_line
+from plugins.adk.models import APP, Talk, turns, words
+from threefold import Policy
+from threefold.render import FENCE_OPEN
+from threefold_adk import ThreefoldMemoryService, ThreefoldPlugin, ThreefoldSessionService
+from threefold_adk.events import words_of
+
+pytestmark = pytest.mark.anyio
+
+FORECAST = ToolCall("weather", {"town": "Oslo"})
+
+
+@pytest.fixture
+def line(sqlite_url: str) -> Iterator[Line]:
+    """A service; what differs between the databases is below the plugin."""
+    with local_line(sqlite_url, APP) as found:
+        yield found
+
+
+def plugin(line: Line, **options: Any) -> ThreefoldPlugin:
+    return ThreefoldPlugin(line.async_client(), **options)
+
+
+def recalls(line: Line) -> int:
+    return line.asked.count("POST /v1/recall")
+
+
+def writes(line: Line) -> int:
+    return line.asked.count("POST /v1/write")
+
+
+async def told(line: Line, what: str = "The gate code is 4711.") -> None:
+    await Talk(plugin(line)).say(what, "earlier")
+    line.asked.clear()
+
+
+async def test_a_run_costs_one_recall_and_one_write(line: Line) -> None:
+    await told(line)
+    knowing = plugin(line, policy=Policy(failure_mode="soft"))  # it has not to ask what the store wants
+    talk = Talk(knowing, replies=[FORECAST, FORECAST, "4711."], tools=[weather])
+    await talk.say("What is the gate code?")
+    assert (recalls(line), writes(line)) == (1, 1)
+    assert [prompt.count("4711") for prompt in talk.script.prompts] == [1, 1, 1]
+
+
+async def test_what_was_recalled_stands_before_the_message_in_each_request(line: Line) -> None:
+    await told(line)
+    talk = Talk(plugin(line), replies=[FORECAST, "4711."], tools=[weather])
+    await talk.say("What is the gate code?")
+    for request in talk.model.requests:
+        sent = [words_of(content) for content in request.contents]
+        assert sent[0].startswith(FENCE_OPEN)
+        assert sent[1] == "What is the gate code?"
+
+
+async def test_what_was_recalled_is_in_no_session_and_no_run_config_of_the_caller(line: Line) -> None:
+    await told(line)
+    talk = Talk(plugin(line))
+    mine = RunConfig(model_input_context=[types.Content(role="user", parts=[types.Part(text="It is Monday.")])])
+    await talk.say("What is the gate code?", run_config=mine)
+    assert "It is Monday." in talk.script.prompts[0]
+    assert "4711" in talk.script.prompts[0]
+    assert "4711" not in (await talk.session()).model_dump_json()
+    assert len(mine.model_input_context or []) == 1
+
+
+async def test_what_the_model_is_shown_is_not_recalled_too(line: Line) -> None:
+    talk = Talk(plugin(line))
+    await talk.say("The gate code is 4711.")
+    await talk.say("What is the gate code?")
+    assert talk.script.prompts[1].count("4711") == 1
+
+
+async def test_a_session_that_adk_has_lost_comes_back_as_a_window(line: Line) -> None:
+    await Talk(plugin(line)).say("Hello, I am in a hurry.")
+    talk = Talk(plugin(line))
+    await talk.say("Quick!")
+    assert "I am in a hurry." in talk.script.prompts[0]
+
+
+async def test_agents_that_hand_over_share_recall_and_record(line: Line) -> None:
+    await told(line)
+    replies: list[Reply] = [ToolCall("transfer_to_agent", {"agent_name": "keys"}), "It is 4711."]
+    keys = LlmAgent(name="keys", description="Knows keys.")
+    talk = Talk(plugin(line), replies=replies, sub_agents=[keys])
+    keys.model = talk.model
+    await talk.say("What is the gate code?")
+    assert recalls(line) == 1
+    assert ["4711" in prompt for prompt in talk.script.prompts] == [True, True]
+    assert [(turn.name, turn.content) for turn in turns(line)] == [
+        (None, "What is the gate code?"),
+        ("keys", "It is 4711."),
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # AgentTool's own
+async def test_an_agent_in_a_tool_is_part_of_its_callers_run(line: Line) -> None:
+    await told(line)
+    expert = LlmAgent(name="expert", description="An expert.")
+    replies: list[Reply] = [ToolCall("expert", {"request": "Find it."}), "An expert's answer.", "Here it is."]
+    talk = Talk(plugin(line), replies=replies, tools=[AgentTool(expert)])
+    expert.model = talk.model
+    await talk.say("What is the gate code?")
+    assert recalls(line) == 1
+    assert ["4711" in prompt for prompt in talk.script.prompts] == [True, True, True]
+    with line.client("ana") as memory:
+        assert {each.session_id for each in memory.sessions().sessions} == {"earlier", "s"}
+    assert words(line) == [
+        "What is the gate code?",
+        'expert({"request": "Find it."})',
+        "An expert's answer.",
+        "Here it is.",
+    ]
+
+
+async def test_what_a_killed_process_left_is_recorded_by_the_next_run(line: Line) -> None:
+    sessions = InMemorySessionService()
+    await Talk(sessions=sessions).say("Day 1.")  # nobody recorded it
+    await Talk(plugin(line), sessions=sessions).say("Day 2.")
+    assert words(line) == ["Day 1.", "Noted.", "Day 2.", "Noted."]
+
+
+async def test_another_process_repeats_no_more_than_the_last_run(line: Line) -> None:
+    sessions = InMemorySessionService()
+    for day in range(3):
+        await Talk(plugin(line), sessions=sessions).say(f"Day {day}.")
+    assert [text for text in words(line) if text != "Noted."] == ["Day 0.", "Day 1.", "Day 2."]
+    with line.client("ana") as memory:
+        assert memory.status("s").last_seq == 6
+
+
+async def test_a_session_that_is_loaded_in_part_is_recorded_whole(line: Line) -> None:
+    talk = Talk(plugin(line))
+    window = RunConfig(get_session_config=GetSessionConfig(num_recent_events=1))
+    for day in range(3):
+        await talk.say(f"Day {day}.", run_config=window)
+    assert [text for text in words(line) if text != "Noted."] == ["Day 0.", "Day 1.", "Day 2."]
+
+
+async def test_left_early_keeps_what_was_said_by_then(line: Line) -> None:
+    talk = Talk(plugin(line), replies=[FORECAST], tools=[weather])
+    running = talk.runner.run_async(user_id="ana", session_id="s", new_message=message("The weather?"))
+    async with aclosing(running) as events:
+        async for _ in events:
+            break
+    assert words(line)[:2] == ["The weather?", 'weather({"town": "Oslo"})']
+
+
+async def test_with_sessions_of_threefold_nothing_is_written_twice(line: Line) -> None:
+    sessions, memory = ThreefoldSessionService(line.async_client()), ThreefoldMemoryService(line.async_client())
+    talk = Talk(plugin(line), sessions=sessions, memory=memory)
+    await talk.say("The gate code is 4711.")
+    session = await talk.session()
+    assert [event.id for event in session.events] == [turn.id for turn in turns(line)]
+    assert writes(line) == 3  # the session, and an append of each event: the plugin adds none
+    await memory.add_session_to_memory(session)
+    assert [event.id for event in session.events] == [turn.id for turn in turns(line)]
+    assert (await talk.session()).events == session.events
+
+
+async def test_with_sessions_of_threefold_a_message_does_not_recall_itself(line: Line) -> None:
+    await told(line)
+    talk = Talk(plugin(line), sessions=ThreefoldSessionService(line.async_client()))
+    await talk.say("What is the gate code?")
+    assert talk.script.prompts[0].count("4711") == 1
+    assert talk.script.prompts[0].count("What is the gate code?") == 1
+
+
+async def test_a_message_without_words_recalls_nothing(line: Line) -> None:
+    await Talk(plugin(line)).say(" ")
+    assert recalls(line) == 0
+
+
+@pytest.mark.parametrize(("off", "left"), [("recall", "POST /v1/write"), ("record", "POST /v1/recall")])
+async def test_each_half_can_be_left_out(line: Line, off: str, left: str) -> None:
+    options: dict[str, Any] = {off: False}
+    await Talk(plugin(line, policy=Policy(failure_mode="soft"), **options)).say("Hello.")
+    assert line.asked == [left]
+
+
+async def test_options_go_with_the_recall(line: Line) -> None:
+    await told(line)
+    talk = Talk(plugin(line, options={"top_k": 0}))
+    await talk.say("What is the gate code?")
+    assert "4711" not in talk.script.prompts[0]
+
+
+async def test_visibility_goes_with_the_turns(line: Line) -> None:
+    await Talk(plugin(line, visibility="session")).say("Hello.")
+    assert {turn.visibility for turn in turns(line)} == {"session"}
+
+
+async def test_a_run_that_failed_is_not_hidden_by_its_recording(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+    strict = plugin(line, policy=Policy(failure_mode="strict"))
+
+    def fail(_: list[str]) -> Reply:
+        line.is_cut = True
+        raise ValueError("the model is broken")
+
+    talk = Talk(strict)
+    talk.script.reply = fail
+    with pytest.raises(ValueError, match="the model is broken"):
+        await talk.say("Hello.")
+    assert "a run that failed was not recorded" in caplog.text
+    assert strict.stats.outages > 0
+
+
+async def test_the_runner_closes_the_client_that_the_plugin_made(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+
+    async def close(self: object) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr("threefold.AsyncMemoryClient.close", close)
+    await Talk(plugin(line)).runner.close()
+    assert closed == []
+    await Talk(ThreefoldPlugin()).runner.close()
+    assert len(closed) == 1
+
+
+def test_commands_may_make_it_by_its_name() -> None:
+    """`--extra_plugins` of ADK's commands."""
+    assert ThreefoldPlugin(name="threefold_adk.ThreefoldPlugin").name == "threefold_adk.ThreefoldPlugin"
