@@ -7,6 +7,7 @@ status is the number of trials that failed. `make test` holds a small version of
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 import tempfile
@@ -22,7 +23,9 @@ from rich.table import Table
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from fixtures.faults import Serving, Writers, check_consolidated, check_turns, stored_turns
+from fixtures.faults import PAUSE, Serving, Writers, check_consolidated, check_turns, cut_connections, stored_turns
+from fixtures.openai_server import OpenAIServer, chat_reply, late
+from fixtures.pooler import PROGRAM, PgBouncer
 from fixtures.postgres import Databases, PostgresServer, migrate
 from threefold.calls import Deadlines
 from threefold.policy import Policy
@@ -33,9 +36,15 @@ SESSIONS = ["own 0", "own 1", "shared", "shared"]
 MARKS = ("--token-budget", "200", "--compaction-trigger", "150", "--compaction-target", "50")
 TURNS_BETWEEN_FAULTS = 40
 OUTAGE_SECONDS = 30.0
+EXTRACTION_SECONDS = 5.0
+STATEMENT = "Ana lives in Oslo."
 LEASE_SECONDS = 90  # the work of a killed process is taken over after a minute
 
 console = Console(width=110)
+
+
+class Skipped(Exception):
+    """A trial that this machine cannot hold, and why."""
 
 
 @dataclass
@@ -62,10 +71,10 @@ class House:
         migrate(url)
         return url
 
-    def serve(self, url: str) -> Serving:
+    def serve(self, url: str, *options: str) -> Serving:
         """A service that folds after about a dozen turns."""
         log = Path(tempfile.mkstemp(dir=self.directory, suffix=".log")[1])
-        return self.stack.enter_context(Serving(log, "--database-url", url, *MARKS))
+        return self.stack.enter_context(Serving(log, "--database-url", url, *MARKS, *options))
 
 
 def kill_service(house: House, engine: str, faults: int) -> str:
@@ -128,6 +137,61 @@ def restart_postgres(house: House, engine: str, faults: int) -> str:
     return count(url, service, writers)
 
 
+def cut_idle_and_busy(house: House, engine: str, faults: int) -> str:
+    """Every connection to Postgres ended by the server, under load: no more than the calls in flight fail."""
+    url = house.database(engine)
+    service = house.serve(url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for _ in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            cut_connections(url)
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    assert set(writers.failures) <= {"Unavailable"}, writers.failures
+    assert writers.failures.total() <= faults * len(SESSIONS), writers.failures
+    return count(url, service, writers)
+
+
+def behind_pgbouncer(house: House, engine: str, faults: int) -> str:
+    """A real PgBouncer in transaction mode in between, killed and started again."""
+    if PROGRAM is None:
+        raise Skipped("PgBouncer is not installed")
+    url = house.database(engine)
+    pooler = house.stack.enter_context(PgBouncer(url))
+    service = house.serve(pooler.url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for _ in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            pooler.kill()
+            pooler.start()
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    assert set(writers.failures) <= {"Unavailable"}, writers.failures
+    return count(url, service, writers)
+
+
+def facts_at_once(house: House, engine: str, faults: int) -> str:
+    """Two processes draw one fact from two sessions for 5 s; meanwhile one is forgotten and the fact saved by hand."""
+    model = house.stack.enter_context(OpenAIServer())
+    model.otherwise = late(chat_reply(json.dumps({"memory": [{"text": STATEMENT, "sources": [1]}]})))
+    url, endpoint = house.database(engine), ("--model", "scripted", "--model-base-url", model.url)
+    one, other = house.serve(url, *endpoint), house.serve(url, *endpoint)
+    with one.client(timeout=30.0) as client, other.client(timeout=30.0) as second:
+        for session, said in (("s1", client), ("s2", second)):
+            said.write(session, [{"role": "user", "content": STATEMENT}])
+            said.end(session)
+        while len(model.asked) < 2:
+            time.sleep(PAUSE)
+        saved = client.save(STATEMENT)
+        client.forget(session_id="s1")
+        time.sleep(EXTRACTION_SECONDS)
+        model.let_go()
+        status = client.wait("s2", timeout=LEASE_SECONDS)
+        found = [
+            (fact.id, [source.session_id for source in fact.sources]) for fact in client.list(kinds=["fact"]).items
+        ]
+        assert (found, status.extracted_upto) == ([(saved.id, ["s2"])], 1), found
+    return f"1 fact with 1 source, {len(model.asked)} calls of the model"
+
+
 class Agent:
     """Somebody who goes on writing whatever becomes of the service."""
 
@@ -182,6 +246,10 @@ TRIALS: list[tuple[Trial, str, int]] = [
     (stop_service, "Postgres", 5),
     (four_processes, "Postgres", 0),
     (restart_postgres, "Postgres", 10),
+    (cut_idle_and_busy, "Postgres", 10),
+    (behind_pgbouncer, "Postgres", 5),
+    (facts_at_once, "SQLite", 0),
+    (facts_at_once, "Postgres", 0),
     (outage_with_spool, "SQLite", 1),
     (outage_with_spool, "Postgres", 1),
 ]
@@ -203,18 +271,23 @@ def run(trial: Trial, engine: str, faults: int) -> tuple[bool, str]:
             return True, trial(house, engine, faults)
     except AssertionError as error:
         return False, str(error).split("\n")[0]
+    except Skipped as reason:
+        return True, f"SKIPPED: {reason}"
 
 
 def main() -> int:
     """Run every trial and print a table."""
     parser = argparse.ArgumentParser(prog="make soak", description=__doc__)
     parser.add_argument("--faults", type=int, default=20, help="at most so many faults per trial (default: 20)")
+    parser.add_argument("--only", default="", metavar="TEXT", help="trials whose name has this")
     options = parser.parse_args()
     logging.getLogger("threefold").setLevel(logging.CRITICAL)  # of clients, whose calls are meant to fail
     table = Table("trial", "engine", "faults", "seconds", "outcome", "", box=None)
     failed = 0
     for trial, engine, most in TRIALS:
         name, faults = trial.__name__.replace("_", " "), min(most, options.faults)
+        if options.only not in name:
+            continue
         console.print(f"{name}, {engine} …")
         began = time.monotonic()
         passed, outcome = run(trial, engine, faults)

@@ -9,21 +9,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from fixtures.faults import Writers, check_consolidated, check_turns
+from fixtures.faults import Writers, check_consolidated, check_turns, cut_connections
 from fixtures.postgres import OwnPostgres, PostgresServer
 from threefold.errors import Unavailable
 from threefold_server.local import LocalService
 
 SESSIONS = ["own 0", "own 1", "shared", "shared"]
-
-
-def cut_connections(database_url: str) -> None:
-    """End every other connection to the database, as a firewall or an administrator does, and see it gone."""
-    with psycopg.connect(database_url, autocommit=True) as connection:
-        connection.execute(
-            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
-        )
 
 
 def test_the_first_calls_after_idle_connections_were_cut_succeed(
@@ -38,6 +29,21 @@ def test_the_first_calls_after_idle_connections_were_cut_succeed(
             recalled = memory.recall("heron", session_id="s1")
             assert (len(recalled.window), recalled.degraded) == (number + 1, [])
         assert memory.wait("s1").indexed_upto == 3
+
+
+def test_connections_cut_under_load_cost_no_more_than_the_calls_in_flight(postgres_url: str) -> None:
+    """Of those, the client sends most again by itself."""
+    with LocalService(database_url=postgres_url, embedder="hash") as service:
+        with Writers(partial(service.client, timeout=10.0), SESSIONS) as writers:
+            for _ in range(3):
+                writers.wait_for(20)
+                before = writers.failures.total()
+                cut_connections(postgres_url)
+                writers.wait_for(20)
+                assert writers.failures.total() - before <= len(SESSIONS)
+        with service.client(timeout=10.0) as memory:
+            check_turns(memory, writers.turns)
+            check_consolidated(postgres_url, memory, list(writers.turns))
 
 
 def test_a_database_that_is_read_only_for_a_while_refuses_writes_and_serves_reads(postgres_url: str) -> None:

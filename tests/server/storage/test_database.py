@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from contextlib import closing
 from uuid import uuid4
 
 import pytest
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
-from threefold_server.storage.database import Database
+from threefold.errors import Unavailable
+from threefold_server.storage.database import GONE, Database
 from threefold_server.storage.tables import owners
 
 
@@ -24,3 +27,28 @@ def test_an_error_quotes_no_values(database_url: str) -> None:
         with pytest.raises(IntegrityError) as failure:
             database.write_sync(owner, add)
     assert "kumquat" not in str(failure.value)
+
+
+@pytest.mark.parametrize("parameter", ["", "?connect_timeout=2"], ids=["by default", "as the URL says"])
+def test_a_host_that_swallows_packets_is_given_up(monkeypatch: pytest.MonkeyPatch, parameter: str) -> None:
+    """It takes the connection, then says nothing at all: the shortest wait that the driver knows is two seconds."""
+    monkeypatch.setitem(GONE, "connect_timeout", 600 if parameter else 2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://ana:secret@127.0.0.1:{silent.getsockname()[1]}/threefold{parameter}"
+        with closing(Database(url)) as database, pytest.raises(Unavailable, match="ConnectionTimeout") as failure:
+            database.read_sync("system", lambda connection: connection.execute(select(owners)).all())
+    assert "THREEFOLD_DATABASE_URL" in failure.value.message
+    assert "secret" not in failure.value.message
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux has all of these options")
+def test_a_host_that_goes_silent_is_given_up(postgres_url: str) -> None:
+    """By the system, which watches each connection as we ask it to."""
+
+    def options(connection: Connection) -> list[int]:
+        with socket.socket(fileno=os.dup(connection.connection.driver_connection.fileno())) as wire:  # pyright: ignore[reportOptionalMemberAccess]
+            names = ("TCP_USER_TIMEOUT", "TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT")
+            return [wire.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names]
+
+    with closing(Database(postgres_url)) as database:
+        assert database.read_sync("system", options) == [10_000, 10, 5, 2]

@@ -12,6 +12,7 @@ from psycopg.rows import TupleRow
 from sqlalchemy import text
 
 from fixtures.lives import MARKS, answers, live
+from fixtures.pooler import PROGRAM, PgBouncer
 from fixtures.postgres import Databases
 from threefold_server.local import LocalService
 from threefold_server.storage import migrate
@@ -40,6 +41,20 @@ def test_nothing_is_prepared_for_a_connection(
         for _ in range(3):
             answers(memory)
     assert bool(names) == prepared
+
+
+@pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed")
+def test_a_real_pooler_serves_what_a_direct_connection_does(postgres_url: str) -> None:
+    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, **MARKS}
+    with (
+        PgBouncer(postgres_url) as pooler,
+        LocalService(database_url=pooler.url, **settings) as behind,
+        LocalService(database_url=postgres_url, **settings) as direct,
+        behind.client(user="ana", agent="support", timeout=60.0) as memory,
+        direct.client(user="ana", agent="support", timeout=60.0) as same,
+    ):
+        live(memory)
+        assert answers(memory) == answers(same)
 
 
 def test_a_pooler_of_another_kind_is_refused() -> None:

@@ -42,6 +42,16 @@ STATEMENT_TIMEOUT_MS = 30_000
 POOLER = "pooler"
 """Our own parameter in a Postgres URL."""
 
+GONE = {
+    "connect_timeout": 5,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""When a host that swallows packets is given up, before and after it has answered: the system itself waits for minutes,
+or hours. What the URL says instead holds."""
+
 PING_AFTER_SECONDS = 1.0  # a connection idle for longer may have been cut; asking before every use cost a round trip
 
 _SET_SCOPE = Prepared(
@@ -210,6 +220,10 @@ def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
     return {"prepare_threshold": 2, "options": f"{own} {given if isinstance(given, str) else ' '.join(given)}"}
 
 
+def _given_up(url: URL) -> dict[str, Any]:
+    return {name: value for name, value in GONE.items() if name not in url.query}
+
+
 def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
     engine = create_engine(
         url,
@@ -253,7 +267,7 @@ def _postgres_engine(url: URL, pooled: bool) -> Engine:
         max_overflow=0,
         hide_parameters=True,  # a traceback must not quote what was said
         pool_timeout=5,
-        connect_args=_postgres_session(url, pooled=pooled),
+        connect_args=_given_up(url) | _postgres_session(url, pooled=pooled),
     )
 
     @event.listens_for(engine, "connect")
