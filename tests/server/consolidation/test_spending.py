@@ -2,44 +2,87 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import anyio
 import pytest
+from sqlalchemy import Table
 
 from fixtures.consolidation import ANA, START, World, until
-from fixtures.openai_server import HANG, OpenAIServer, chat_reply, error_reply
+from fixtures.openai_server import HANG, OpenAIServer, Reply, chat_reply, error_reply
 from threefold_server.consolidation import worker
+from threefold_server.end import end_session
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import read_instructions
+from threefold_server.models.mem0 import Mem0Extractor
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
 from threefold_server.models.ports import ModelError
 from threefold_server.spending import MICROS_PER_DAY, Spending, paid_by
 from threefold_server.storage import spending
-from threefold_server.storage.tables import digests, model_use, tasks
+from threefold_server.storage.tables import digests, facts, model_use, tasks
+from threefold_server.storage.tasks import TaskKind
 
 pytestmark = pytest.mark.anyio
 
 TALK = [f"Remark {number} about the harbour and its walls." for number in range(12)]
 BEN = replace(ANA, user="ben")
-ANSWER = chat_reply("They talk about the harbour [1].")
-USED = 7
-"""What the scripted endpoint reports for that answer: its words and one."""
+LARGE: dict[str, Any] = {"token_budget": 4000, "compaction_trigger": 0, "compaction_target": 0}
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is done with a model, and what the scripted endpoint answers; it reports the words of that and one."""
+
+    kind: TaskKind
+    answer: Reply
+    used: int
+    table: Table
+    progress: str
+    settings: dict[str, Any]
+
+
+FOLD = Work("fold", chat_reply("They talk about the harbour [1]."), 7, digests, "digested_upto", {})
+FACT = {"memory": [{"text": "They talk about the harbour.", "sources": [1]}]}
+EXTRACT = Work("extract", chat_reply(json.dumps(FACT)), 10, facts, "extracted_upto", {"extracts": True, **LARGE})
+
+Worlds = Callable[..., World]
+
+
+@pytest.fixture(params=[FOLD, EXTRACT], ids=["digests", "facts"])
+def work(request: pytest.FixtureRequest) -> Work:
+    return request.param
+
+
+@pytest.fixture
+def make_world(make_world: Worlds, work: Work) -> Worlds:
+    """Worlds that need the model for this work, and for no other."""
+    return partial(make_world, **work.settings)
 
 
 @asynccontextmanager
-async def modelled(world: World, server: OpenAIServer) -> AsyncGenerator[ChatModel]:
-    """The world's digests are by a model behind the server, under the world's budgets."""
+async def modelled(world: World, server: OpenAIServer, timeout: float = 30.0) -> AsyncGenerator[ChatModel]:  # noqa: ASYNC109 - of the model
+    """The world's digests and facts are by a model behind the server, under the world's budgets."""
     service = world.service
     meter = Spending(service.settings, service.database, service.metrics, world.clock)
-    model = ChatModel("chat", redact=str, api_key="key", base_url=server.url, meter=meter)
+    model = ChatModel("chat", redact=str, api_key="key", base_url=server.url, timeout=timeout, meter=meter)
     service.summarizer = ModelSummarizer(model, read_instructions("digest", None))
+    if service.extractor is not None:
+        service.extractor = Mem0Extractor(model)
     yield model
     await model.aclose()
+
+
+async def talk(world: World, session: str = "s1") -> None:
+    """A session whose work with the model is due."""
+    await world.write(session, *TALK)
+    if world.service.extractor is not None:
+        await end_session(world.service, world.caller, session, 0)
 
 
 def used(world: World) -> list[tuple[int, int, int]]:
@@ -50,20 +93,22 @@ def metric(world: World, name: str, **labels: str) -> float | None:
     return world.service.metrics.registry.get_sample_value(f"threefold_{name}_total", labels)
 
 
-async def test_a_call_costs_what_the_endpoint_reports(world: World, openai_server: OpenAIServer) -> None:
-    openai_server.script(ANSWER)
+async def test_a_call_costs_what_the_endpoint_reports(world: World, openai_server: OpenAIServer, work: Work) -> None:
+    openai_server.script(work.answer)
     async with modelled(world, openai_server):
-        await world.write("s1", *TALK)
+        await talk(world)
         await world.settle()
-    assert used(world) == [(1, 0, USED)]
+    assert used(world) == [(1, 0, work.used)]
     assert metric(world, "model_calls", outcome="answered") == 1
-    assert metric(world, "model_tokens") == USED
+    assert metric(world, "model_tokens") == work.used
 
 
-async def test_a_call_that_fails_is_counted_and_stays_charged(world: World, openai_server: OpenAIServer) -> None:
-    openai_server.script(error_reply(500), ANSWER)
+async def test_a_call_that_fails_is_counted_and_stays_charged(
+    world: World, openai_server: OpenAIServer, work: Work
+) -> None:
+    openai_server.script(error_reply(500), work.answer)
     async with modelled(world, openai_server):
-        await world.write("s1", *TALK)
+        await talk(world)
         await world.settle()
         status = await world.status("s1")
         assert status.reason is not None
@@ -71,9 +116,9 @@ async def test_a_call_that_fails_is_counted_and_stays_charged(world: World, open
         assert "answered 500" in status.reason
         [(calls, failed, charged)] = used(world)
         assert (calls, failed) == (1, 1)
-        assert charged > USED
+        assert charged > work.used
         await world.settle_in_time()
-    assert used(world) == [(2, 1, charged + USED)]
+    assert used(world) == [(2, 1, charged + work.used)]
     assert (await world.status("s1")).reason is None
     assert metric(world, "model_calls", outcome="failed") == 1
 
@@ -82,48 +127,83 @@ async def test_a_call_that_fails_is_counted_and_stays_charged(world: World, open
     ("budget", "whose"), [({"model_tokens_per_day": 5}, "store"), ({"model_tokens_per_user_day": 5}, "user")]
 )
 async def test_a_spent_budget_waits_for_the_next_day(
-    make_world: Callable[..., World], openai_server: OpenAIServer, budget: dict[str, int], whose: str
+    make_world: Worlds, openai_server: OpenAIServer, budget: dict[str, int], whose: str, work: Work
 ) -> None:
-    openai_server.otherwise = ANSWER
+    openai_server.otherwise = work.answer
     world = make_world(**budget)
     async with modelled(world, openai_server):
-        await world.write("s1", *TALK)
+        await talk(world)
         await world.settle()
-        await world.write("s2", *TALK)
+        await talk(world, "s2")
         await world.settle()
         assert len(openai_server.asked) == 1
         status = await world.status("s2")
-        assert (status.state, status.digested_upto) == ("pending", 0)
+        assert (status.state, getattr(status, work.progress)) == ("pending", 0)
         assert status.reason is not None
         assert "attempt 1 of 8 follows at 2023-11-15T00:0" in status.reason
         assert status.reason.endswith(f"the {whose}'s model budget of this day is spent")
-        assert world.task("s2", "fold").attempts == 0
+        assert world.task("s2", work.kind).attempts == 0
         await world.settle_in_time()
         assert world.clock.now // MICROS_PER_DAY == START // MICROS_PER_DAY + 1
         assert len(openai_server.asked) == 2
-        assert (await world.status("s2")).digested_upto > 0
+        assert getattr(await world.status("s2"), work.progress) > 0
     assert metric(world, "model_calls", outcome="over budget") == 1
 
 
 async def test_one_user_spends_no_budget_of_another(
-    make_world: Callable[..., World], openai_server: OpenAIServer
+    make_world: Worlds, openai_server: OpenAIServer, work: Work
 ) -> None:
-    openai_server.otherwise = ANSWER
+    openai_server.otherwise = work.answer
     world = make_world(model_tokens_per_user_day=5)
     async with modelled(world, openai_server):
         for caller in (ANA, BEN):
             world.caller = caller
-            await world.write("s1", *TALK)
+            await talk(world)
             await world.settle()
-    assert used(world) == [(1, 0, USED)] * 2
-    assert len(world.rows(digests)) == 2
+    assert used(world) == [(1, 0, work.used)] * 2
+    assert len(world.rows(work.table)) == 2
+
+
+async def test_a_rate_limit_waits_as_long_as_the_endpoint_asks(
+    world: World, openai_server: OpenAIServer, work: Work
+) -> None:
+    openai_server.script(error_reply(429, retry_after="120"), work.answer)
+    async with modelled(world, openai_server):
+        await talk(world)
+        await world.settle()
+        world.clock.advance(119)
+        await world.settle()
+        assert len(openai_server.asked) == 1
+        assert "answered 429" in str((await world.status("s1")).reason)
+        world.clock.advance(1)
+        await world.settle()
+    status = await world.status("s1")
+    assert (status.state, status.reason, len(openai_server.asked)) == ("idle", None, 2)
+    assert len(world.rows(work.table)) == 1
+
+
+async def test_a_model_that_hangs_is_given_up_and_asked_again(
+    world: World, openai_server: OpenAIServer, work: Work
+) -> None:
+    openai_server.script(HANG, work.answer)
+    async with modelled(world, openai_server, timeout=0.05):
+        await talk(world)
+        await world.settle()
+        status = await world.status("s1")
+        assert (status.state, world.rows(work.table)) == ("pending", [])
+        assert "attempt 2 of 8" in str(status.reason)
+        assert str(status.reason).endswith("the model did not answer in time")
+    async with modelled(world, openai_server):
+        await world.settle_in_time()
+    assert getattr(await world.status("s1"), work.progress) > 0
+    assert [row[:2] for row in used(world)] == [(2, 1)]
 
 
 async def test_a_refusal_is_parked_at_once_and_costs_one_call(world: World, openai_server: OpenAIServer) -> None:
     """Field case 1002."""
     openai_server.script(error_reply(401))
     async with modelled(world, openai_server):
-        await world.write("s1", *TALK)
+        await talk(world)
         await world.settle()
     status = await world.status("s1")
     assert (status.state, len(openai_server.asked)) == ("parked", 1)
@@ -131,20 +211,21 @@ async def test_a_refusal_is_parked_at_once_and_costs_one_call(world: World, open
 
 
 async def test_a_hung_model_ends_with_its_lease(
-    world: World, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+    world: World, openai_server: OpenAIServer, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
     openai_server.script(HANG)
     async with modelled(world, openai_server):
-        await world.write("s1", *TALK)
+        await talk(world)
         async with anyio.create_task_group() as group:
             group.start_soon(world.settle)
             await until(lambda: len(openai_server.asked) == 1)
-            world.write_sync(lambda c: c.execute(tasks.delete().where(tasks.c.kind == "fold")))
-    assert world.rows(digests) == []
+            world.write_sync(lambda c: c.execute(tasks.delete().where(tasks.c.kind == work.kind)))
+    assert world.rows(work.table) == []
     assert used(world)[0][:2] == (1, 1)
 
 
+@pytest.mark.parametrize("work", [FOLD])
 async def test_vectors_of_an_endpoint_are_charged_in_the_background_only(
     world: World, openai_server: OpenAIServer
 ) -> None:
@@ -161,6 +242,7 @@ async def test_vectors_of_an_endpoint_are_charged_in_the_background_only(
     assert [row[:2] for row in used(world)] == [(1, 1)]
 
 
+@pytest.mark.parametrize("work", [FOLD])
 async def test_old_numbers_are_dropped(world: World) -> None:
     await world.write("s1", "A remark.")
     limits = spending.Limits(None, None)
