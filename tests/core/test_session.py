@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from fixtures.fake_service import URL, Clock, FakeService, Twin, answer, down, refusing
+from fixtures.fake_service import URL, Clock, FakeService, Fault, Twin, answer, down, refusing
 from threefold import (
     AsyncMemoryClient,
     AsyncMemorySession,
@@ -31,7 +31,7 @@ from threefold import (
     calls,
 )
 from threefold.contract import MAX_QUERY_CHARS, MAX_TURNS_PER_WRITE, RecallResponse, StorePolicy, WhoAmI
-from threefold.errors import Conflict, Forbidden, ServiceError, Unauthenticated, Unavailable
+from threefold.errors import Conflict, Forbidden, InternalError, ServiceError, Unauthenticated, Unavailable
 from threefold.render import FENCE_OPEN, join_block
 from threefold.session import CATCH_UP, MAX_WRITE_CHARS, chunks
 
@@ -319,6 +319,44 @@ def test_flush_in_an_outage(twin: Twin) -> None:
     assert not twin.session(policies[0]).flush()
     with pytest.raises(Unreachable):
         twin.session(policies[1]).flush()
+
+
+def failing_for(twin: Twin, session_id: str) -> Fault:
+    """A fault of the service that only the writes of one session meet."""
+
+    def answer_others(request: httpx.Request) -> httpx.Response:
+        if f'"session_id":"{session_id}"'.encode() in request.content and request.url.path == "/v1/write":
+            return refusing(InternalError("a fault"))(request)
+        return twin.service.serve(request)
+
+    return answer_others
+
+
+def test_a_session_that_always_fails_holds_up_no_other(twin: Twin) -> None:
+    policy = soft()
+    twin.service.fault = down
+    for session_id in ("bad", "s", "bad", "t"):
+        twin.session(policy, session_id).record(said(session_id))
+    twin.service.fault = failing_for(twin, "bad")
+    assert not twin.session(policy).flush()
+    assert [twin.service.contents(session_id) for session_id in ("bad", "s", "t")] == [[], ["s"], ["t"]]
+    asked = len(twin.service.requests)
+    assert not twin.session(policy).flush()
+    assert b'"bad"' in twin.service.requests[asked].content
+    twin.service.fault = None
+    assert twin.session(policy).flush()
+    assert twin.service.contents("bad") == ["bad", "bad"]
+
+
+def test_one_users_turns_delay_no_erasure_of_another(twin: Twin) -> None:
+    policy = soft()
+    twin.service.fault = down
+    twin.session(policy, "bad", user="bob").record(said("bob's"))
+    twin.session(policy).record(said("ann's"))
+    twin.service.fault = failing_for(twin, "bad")
+    assert twin.session(policy).forget(session_id="s").counts == {"turns": 1}
+    with pytest.raises(InternalError):
+        twin.session(policy, user="bob").forget(session_id="s")
 
 
 def entry_of(twin: Twin, policy: Policy) -> Any:

@@ -93,6 +93,8 @@ class Line:
     service: LocalService
     is_cut: bool = False
     is_busy: bool = False
+    fails_for: str = ""
+    """A user whose calls are answered with an error of the service."""
 
     def sync(self) -> httpx.BaseTransport:
         return httpx.MockTransport(self._handle)
@@ -102,6 +104,8 @@ class Line:
             raise httpx.ConnectError("cut", request=request)
         if self.is_busy:
             return httpx.Response(429, json={"error": {"code": "rate_limited", "message": "wait", "details": {}}})
+        if request.headers["x-threefold-user"] == self.fails_for:
+            return httpx.Response(500, json={"error": {"code": "internal", "message": "a fault", "details": {}}})
         return self.service.submit(request).result()
 
     async def _handle_async(self, request: httpx.Request) -> httpx.Response:
@@ -280,6 +284,21 @@ def test_what_waits_stays_where_the_service_is_back_but_busy(line: Line, patient
     line.is_busy = False
     assert patient.flush()
     assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
+
+
+def test_a_user_whose_calls_always_fail_holds_up_nobody_else(line: Line, patient: ThreefoldSaver) -> None:
+    other: RunnableConfig = {"configurable": {"thread_id": "t", "user_id": "ben"}}
+    chain(patient, line.cutting("middle")).invoke({"done": []}, other)
+    line.is_cut, line.fails_for = False, "ben"
+    chain(patient, line.cutting("middle")).invoke({"done": []}, CONFIG)
+    line.is_cut = False
+    graph = chain(patient, does("middle"))
+    assert len(list(graph.get_state_history(CONFIG))) == 5
+    with pytest.raises(Unreachable, match="wait"):
+        list(graph.get_state_history(other))
+    line.fails_for = ""
+    assert patient.flush()
+    assert len(list(graph.get_state_history(other))) == 5
 
 
 def test_what_waits_is_sent_by_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,13 @@ from typing import Literal
 
 from threefold.bounded import Bounded
 from threefold.contract import StorePolicy, Turn, WhoAmI
-from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError
+from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError, Unavailable, Unreachable
 from threefold.spool import Entry, MemorySpool, SessionKey, Spool, Stamps
 
 FailureMode = Literal["soft", "strict"]
+
+OUTAGE = (Unreachable, Unavailable)
+"""Nobody is served. Any other failure may be one call's own, so that the next one is worth a try."""
 
 THRESHOLD = 2  # outages in a row that open the breaker
 COOL_DOWN = 5.0  # seconds until it lets one call through again

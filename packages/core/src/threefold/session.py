@@ -29,7 +29,7 @@ from threefold.contract import (
 )
 from threefold.contract.common import clean_text
 from threefold.errors import InvalidRequest, ThreefoldError
-from threefold.policy import FailureMode, Policy, Stats, is_refusal, middle_cut
+from threefold.policy import OUTAGE, FailureMode, Policy, Stats, is_refusal, middle_cut
 from threefold.render import FENCE_MARK, join_block, strip_block, turn_line
 from threefold.spool import Entry, SessionKey
 
@@ -180,8 +180,26 @@ class _Session:
         self.policy.tails.seed(self.key, response.window)
         return response
 
-    def _all_waiting(self) -> Iterator[Entry]:
-        return self.policy.spool.pending(self.key.origin)
+    def _all_waiting(self, stuck: dict[SessionKey, ThreefoldError], *, own: bool) -> Iterator[Entry]:
+        """What waits, of everybody or of this user; not what comes in its session after an entry that got stuck."""
+        for entry in self.policy.spool.pending(self.key.origin):
+            if entry.key not in stuck and (not own or entry.key.user == self.key.user):
+                yield entry
+
+    @contextmanager
+    def _draining(self, entry: Entry, stuck: dict[SessionKey, ThreefoldError]) -> Generator[None]:
+        """Around the sending of one entry among others: one that fails alone holds up no other session."""
+        try:
+            with self._delivery(entry, _Batch([], set())):
+                yield
+        except OUTAGE:
+            raise
+        except ThreefoldError as error:
+            stuck[entry.key] = error
+
+    def _check_drained(self, stuck: dict[SessionKey, ThreefoldError]) -> None:
+        for error in stuck.values():
+            raise error
 
     def _met(self, whoami: WhoAmI) -> WhoAmI:
         self.policy.meet(self.key, whoami)
@@ -250,8 +268,8 @@ class MemorySession(_Session):
             return self.client.save(strip_block(text), session_id=self.session_id, **options)
 
     def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
-        """Erase, unsent turns included: they are sent first, so that their ids are known as erased. Raises."""
-        self._drain()
+        """Erase; the user's unsent turns too: they are sent first, so that their ids are known as erased. Raises."""
+        self._drain(own=True)
         with self.policy.call():
             return self._forgotten(self.client.forget(**selector))
 
@@ -281,10 +299,12 @@ class MemorySession(_Session):
         except ThreefoldError:
             return None
 
-    def _drain(self) -> None:
-        for entry in self._all_waiting():
-            with self._delivery(entry, _Batch([], set())):
+    def _drain(self, *, own: bool = False) -> None:
+        stuck: dict[SessionKey, ThreefoldError] = {}
+        for entry in self._all_waiting(stuck, own=own):
+            with self._draining(entry, stuck):
                 self._sender(entry).send(calls.write_request(entry.request))
+        self._check_drained(stuck)
 
     def _sender(self, entry: Entry) -> MemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
@@ -340,8 +360,8 @@ class AsyncMemorySession(_Session):
             return await self.client.save(strip_block(text), session_id=self.session_id, **options)
 
     async def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
-        """Erase, unsent turns included: they are sent first, so that their ids are known as erased. Raises."""
-        await self._drain()
+        """Erase; the user's unsent turns too: they are sent first, so that their ids are known as erased. Raises."""
+        await self._drain(own=True)
         with self.policy.call():
             return self._forgotten(await self.client.forget(**selector))
 
@@ -371,10 +391,12 @@ class AsyncMemorySession(_Session):
         except ThreefoldError:
             return None
 
-    async def _drain(self) -> None:
-        for entry in self._all_waiting():
-            with self._delivery(entry, _Batch([], set())):
+    async def _drain(self, *, own: bool = False) -> None:
+        stuck: dict[SessionKey, ThreefoldError] = {}
+        for entry in self._all_waiting(stuck, own=own):
+            with self._draining(entry, stuck):
                 await self._sender(entry).send(calls.write_request(entry.request))
+        self._check_drained(stuck)
 
     def _sender(self, entry: Entry) -> AsyncMemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)

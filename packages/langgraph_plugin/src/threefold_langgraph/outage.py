@@ -8,6 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,13 +21,12 @@ from threefold import MemoryClient
 from threefold.bounded import Bounded
 from threefold.calls import Call
 from threefold.contract import Stored
-from threefold.errors import ThreefoldError, Unavailable, Unreachable
-from threefold.policy import is_refusal
+from threefold.errors import ThreefoldError, Unreachable
+from threefold.policy import OUTAGE, is_refusal
 from threefold_langgraph.checkpoints import Owner
 
 logger = logging.getLogger("threefold.langgraph")
 
-OUTAGE = (Unreachable, Unavailable)
 PAUSE = 1.0  # seconds between attempts to send what waits
 MAX_BYTES = 64 * 2**20
 MAX_LOADED = 10_000
@@ -96,31 +96,42 @@ class Outbox:
         with self._lock:
             return ":" in ns.rpartition("|")[2] and not any((owner, made) in self._loaded for made in parents.values())
 
-    def flush(self) -> bool:
-        """Send what waits, in order, as far as the service takes it; True once nothing waits."""
-        with self._sending:
-            while self._unsent:
-                if not self._send(self._unsent[0]):
-                    return False
-                self._sent()
-        return True
+    def flush(self, owner: Owner | None = None) -> bool:
+        """Send what waits, in order for each owner, as far as the service takes it; True once nothing waits, of this
+        owner if one is named."""
+        with self._sending, suppress(*OUTAGE):
+            stuck: set[Owner] = set()
+            for unsent in self._waiting():
+                if unsent.owner not in stuck and not self._send(unsent):
+                    stuck.add(unsent.owner)
+        with self._lock:
+            return not self._unsent if owner is None else owner not in self._held
+
+    def _waiting(self) -> list[_Unsent]:
+        with self._lock:
+            return list(self._unsent)
 
     def _send(self, unsent: _Unsent) -> bool:
+        """False where the service answers, but not to this; an outage raises, as nothing else would pass."""
         client = self._client.acting_as(user=unsent.owner.user, agent=unsent.owner.agent)
         try:
             client.send(unsent.call)
+        except OUTAGE:
+            raise
         except ThreefoldError as error:
             if not is_refusal(error):
                 return False
             self.refused += 1
             logger.error("a checkpoint that waited was refused and is lost: %s", error)
+        self._sent(unsent)
         return True
 
-    def _sent(self) -> None:
+    def _sent(self, unsent: _Unsent) -> None:
         with self._lock:
-            self._bytes -= len(self._unsent.popleft().call.body or b"")
-            if not self._unsent:
-                self._held.clear()
+            self._bytes -= len(unsent.call.body or b"")
+            self._unsent.remove(unsent)
+            if all(other.owner != unsent.owner for other in self._unsent):
+                del self._held[unsent.owner]
 
     def _start(self) -> None:
         """Send in the background as long as anything waits."""

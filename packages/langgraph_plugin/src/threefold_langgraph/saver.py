@@ -32,11 +32,12 @@ from threefold.contract import (
 )
 from threefold.contract.common import DataScope
 from threefold.errors import Unreachable
+from threefold.policy import OUTAGE
 from threefold_langgraph import checkpoints
 from threefold_langgraph.checkpoints import At, Owner, owner_of
 from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import current_config
-from threefold_langgraph.outage import OUTAGE, Change, Outbox, logger
+from threefold_langgraph.outage import Change, Outbox, logger
 
 AnyClient = MemoryClient | AsyncMemoryClient
 
@@ -128,7 +129,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         if (held := self._held(client, config)) is not None:
             return held
         try:
-            self._check_sent(self.flush())  # writes that wait may be on top of what the service has
+            self._check_sent(client)
             page = client.threads.query(checkpoints.one_request(config, self.scope))
         except OUTAGE:
             if self._is_new(client, config):
@@ -142,7 +143,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         if (held := self._held(client, config)) is not None:
             return held
         try:
-            self._check_sent(await self.aflush())
+            await self._acheck_sent(client)
             page = await client.threads.query(checkpoints.one_request(config, self.scope))
         except OUTAGE:
             if self._is_new(client, config):
@@ -159,8 +160,8 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
-        self._check_sent(self.flush())
         client = self._client(config or current_config())
+        self._check_sent(client)
         asked = checkpoints.list_request(config, filter, before, limit, self.scope)
         while asked is not None:
             page = client.threads.query(asked)
@@ -176,8 +177,8 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
-        self._check_sent(await self.aflush())
         client = self._async_client(config or current_config())
+        await self._acheck_sent(client)
         asked = checkpoints.list_request(config, filter, before, limit, self.scope)
         while asked is not None:
             page = await client.threads.query(asked)
@@ -189,17 +190,18 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What the ancestors of a checkpoint wrote to some channels, in one request."""
-        self._check_sent(self.flush())
+        client = self._client(config)
+        self._check_sent(client)
         call = self._history(config, channels)
-        return checkpoints.delta_histories(self.serde, self._client(config).send(call))
+        return checkpoints.delta_histories(self.serde, client.send(call))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """What the ancestors of a checkpoint wrote to some channels, in one request."""
-        self._check_sent(await self.aflush())
-        call = self._history(config, channels)
         client = self._async_client(config)
+        await self._acheck_sent(client)
+        call = self._history(config, channels)
         return checkpoints.delta_histories(self.serde, await client.send(call))
 
     def delete_thread(self, thread_id: str) -> None:
@@ -337,16 +339,23 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         return calls.prune_threads(checked(PruneThreadsRequest, thread_ids=ids, strategy=strategy, scope=self.scope))
 
     def _manage(self, call: Call[ThreadCounts]) -> None:
-        self._check_sent(self.flush())
-        self._client(current_config()).send(call)
+        client = self._client(current_config())
+        self._check_sent(client)
+        client.send(call)
 
     async def _amanage(self, call: Call[ThreadCounts]) -> None:
-        self._check_sent(await self.aflush())
-        await self._async_client(current_config()).send(call)
+        client = self._async_client(current_config())
+        await self._acheck_sent(client)
+        await client.send(call)
 
-    def _check_sent(self, sent: bool) -> None:
-        if not sent:
+    def _check_sent(self, client: AnyClient) -> None:
+        """Send what waits of an owner: it may be on top of what the service has."""
+        if self._outbox is not None and not self._outbox.flush(_owner(client)):
             raise Unreachable(f"{self.unsent} calls wait for the service, so that what it has is not all; try again")
+
+    async def _acheck_sent(self, client: AnyClient) -> None:
+        if self.unsent:
+            await asyncio.to_thread(self._check_sent, client)
 
 
 def _owner(client: AnyClient) -> Owner:
