@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, cast, get_type_hints
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from fixtures.fake_service import FakeService, refusing
 from threefold import (
@@ -183,6 +183,27 @@ def test_a_refused_request_names_the_field_and_quotes_no_content(bad: dict[str, 
     assert "SECRET" not in f"{caught.value}{caught.value.details}"
     assert caught.value.details["fields"]
     assert caught.value.__context__ is None  # pydantic's own error quotes its input
+
+
+FLAGS: list[tuple[type[BaseModel], str]] = [
+    (AdminForgetRequest, "everything"),
+    (AdminForgetRequest, "dry_run"),
+    (ForgetRequest, "dry_run"),
+    (ForgetRequest, "sources"),
+    (SaveFactRequest, "pinned"),
+    (SaveFactRequest, "shared"),
+    (UpdateFactRequest, "pinned"),
+    (WriteRequest, "run_end"),
+]
+
+
+@pytest.mark.parametrize(("request_model", "flag"), FLAGS)
+@pytest.mark.parametrize("value", [1, 0, "true", "no"])
+def test_a_flag_is_true_or_false(request_model: type[BaseModel], flag: str, value: object) -> None:
+    """And nothing that merely means it: some of them erase, or keep from erasing."""
+    with pytest.raises(ValidationError) as refusal:
+        request_model.model_validate({flag: value})
+    assert (flag,) in [error["loc"] for error in refusal.value.errors()]
 
 
 def test_forget_wants_one_selector() -> None:

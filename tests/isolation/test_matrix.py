@@ -40,6 +40,8 @@ class House:
         self._clients: dict[tuple[str | None, str, str], MemoryClient] = {}
         self.ids: dict[str, Item] = {}
         for user, agent, session, visibility in product(USERS, AGENTS, (*SESSIONS, None), VISIBILITIES):
+            if session is None and visibility == "session":
+                continue  # which is refused, as nobody would see it
             self._fill(self.client(Reader(user, agent, "user")), user, agent, session, visibility)
 
     def client(self, reader: Reader) -> MemoryClient:

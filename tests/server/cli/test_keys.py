@@ -96,6 +96,17 @@ def test_a_rotation_without_grace_ends_the_old_token_at_once(store: Run, databas
         memory.whoami()
 
 
+def test_a_grace_is_ended_by_no_second_rotation_but_one_without_grace(store: Run) -> None:
+    made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
+    assert store("keys", "rotate", made.key_id).code == 0
+    refused = store("keys", "rotate", made.key_id)
+    assert refused.code == 1
+    assert "works until" in refused.err
+    assert "--grace-days 0" in refused.err
+    assert store("keys", "rotate", made.key_id, "--grace-days", "0").code == 0
+    assert store("keys", "rotate", made.key_id).code == 0
+
+
 def test_only_a_live_key_is_rotated(store: Run) -> None:
     made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
     assert store("keys", "revoke", made.key_id).code == 0

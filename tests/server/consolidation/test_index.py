@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import insert
 
 from fixtures.consolidation import FakeEmbedder, World
-from threefold.contract import TurnIn
+from threefold.contract import TurnIn, UpdateFactRequest
 from threefold.errors import EmbedderMismatch
 from threefold_server.access import SHARED_POOL
 from threefold_server.consolidation import index as consolidation
@@ -18,6 +18,7 @@ from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.indexing import Passage, turn_passages
 from threefold_server.models.ports import ModelError
 from threefold_server.redaction import Redact
+from threefold_server.remember import update_fact
 from threefold_server.storage import index, tasks
 from threefold_server.storage.tables import passages, postings
 from threefold_server.storage.tables import tasks as task_table
@@ -190,6 +191,20 @@ async def test_facts_get_their_vectors_in_their_own_pool_and_in_the_shared_one(w
         "The boat is blue.",
         "The office closes at six.",
     ]
+
+
+async def test_a_change_without_a_new_text_asks_no_embedder_again(world: World) -> None:
+    saved = await world.save("Tea, not coffee.", expires_in_days=1)
+    await world.settle()
+    [before] = world.rows(passages)
+    world.embedder.calls.clear()
+    change = UpdateFactRequest(pinned=True, metadata={"from": "form"}, expires_in_days=2)
+    await update_fact(world.service, world.caller, saved.id, change)
+    await world.settle()
+    [after] = world.rows(passages)
+    assert (world.embedder.calls, after.embedder, after.part) == ([], before.embedder, before.part)
+    assert (before.expires_at is None, after.expires_at) == (False, None)
+    assert world.found_by_word("tea") == [0]
 
 
 async def test_vectors_of_two_embedders_never_meet(world: World, make_world: Callable[..., World]) -> None:

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from threefold import MemoryClient
-from threefold.errors import Conflict, Forbidden, NotFound
+from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from threefold_server.local import LocalService
 
 
@@ -56,6 +56,13 @@ def test_changes_without_a_new_text_keep_the_id(memory: MemoryClient) -> None:
     changed = memory.update_fact(saved.id, pinned=True, metadata={"from": "form"})
     assert (changed.id, changed.pinned, changed.metadata) == (saved.id, True, {"from": "form"})
     assert texts(memory, "coffee or tea?") == ["Tea, not coffee."]
+
+
+def test_a_fact_of_one_session_names_it(memory: MemoryClient) -> None:
+    """Without, no recall would ever bring it."""
+    with pytest.raises(InvalidRequest, match="needs a session_id"):
+        memory.save("Tea, not coffee.", visibility="session")
+    assert memory.list().items == []
 
 
 def test_deleting_a_fact_takes_its_whole_history(memory: MemoryClient) -> None:

@@ -78,8 +78,9 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
             if not changes:
                 return facts.to_memories(connection, [row], principal.user)[0]
             facts.change(connection, row.owner, row.fact, **changes)
-            index.remove(connection, row.owner, [row.fact])
-            return _stored(connection, principal, row.fact, now)
+            row = facts.get(connection, row.owner, row.fact)
+            index.update_fact(connection, row)
+            return facts.to_memories(connection, [row], principal.user)[0]
         _check_room(connection, service, principal)
         return _supersede(connection, principal, row, {**changes, "text": request.text}, now)
 

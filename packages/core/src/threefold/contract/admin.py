@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from threefold.contract.common import MAX_PAGE, Cursor, Id, PageLimit, Request, Response, Timestamp
+from threefold.contract.common import MAX_PAGE, Cursor, Flag, Id, PageLimit, Request, Response, Timestamp
 
 
 class OwnerName(Request):
@@ -92,8 +92,8 @@ class AdminForgetRequest(OwnerName):
 
     source: WideSource | None = None
     since: Timestamp | None = Field(default=None, description="With `source`: only what came at or after this time.")
-    everything: bool = Field(default=False, description="The memory of everybody in the store.")
-    dry_run: bool = False
+    everything: Flag = Field(default=False, description="The memory of everybody in the store.")
+    dry_run: Flag = False
 
     @model_validator(mode="after")
     def _one_selector(self) -> Self:

@@ -33,6 +33,9 @@ Origin = Literal["user", "assistant", "tool", "import"]
 ScoreTest = Literal["either", "cosine"]
 Tier = Literal["short_term", "medium_term", "long_term", "shared"]
 
+Flag = Annotated[bool, Field(strict=True)]
+"""true or false, and nothing that merely means it: `1` or `"no"` may be a mistake, and some flags erase."""
+
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # after an even number of backslashes
 REPLACEMENT = "\ufffd"

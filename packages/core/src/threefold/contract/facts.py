@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from threefold.contract.common import (
     MAX_FACT_CHARS,
     MAX_METADATA_BYTES,
     MAX_METADATA_DEPTH,
     Cursor,
+    Flag,
     Id,
     Level,
     Origin,
@@ -58,17 +59,23 @@ class SaveFactRequest(Request):
     text: FactText
     session_id: Id | None = None
     visibility: Visibility | None = None
-    shared: bool = Field(default=False, description="Into the store's shared partition; needs a key that may share.")
+    shared: Flag = Field(default=False, description="Into the store's shared partition; needs a key that may share.")
     expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
-    pinned: bool = False
+    pinned: Flag = False
     metadata: Metadata = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_session(self) -> Self:
+        if self.visibility == "session" and self.session_id is None:
+            raise ValueError("visibility 'session' needs a session_id, or no recall would ever bring it")
+        return self
 
 
 class UpdateFactRequest(Request):
     """`PATCH /v1/facts/{id}`: a new text supersedes the old one, which stays in the history."""
 
     text: FactText | None = None
-    pinned: bool | None = None
+    pinned: Flag | None = None
     expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
     metadata: Metadata | None = None
 

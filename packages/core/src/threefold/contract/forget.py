@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from threefold.contract.common import MAX_IDS_PER_CALL, Id, Level, Request, Response, Timestamp
+from threefold.contract.common import MAX_IDS_PER_CALL, Flag, Id, Level, Request, Response, Timestamp
 
 
 class ForgetSource(Request):
@@ -27,12 +27,12 @@ class ForgetRequest(Request):
     in_session: Id | None = Field(
         default=None, description="With `fact_ids`: which session's, for an episode whose id stands in several."
     )
-    sources: bool = Field(default=False, description="With `fact_ids`: the content of the turns they rest on goes too.")
+    sources: Flag = Field(default=False, description="With `fact_ids`: the content of the turns they rest on goes too.")
     source: ForgetSource | None = None
     since: Timestamp | None = Field(
         default=None, description="With `source`: only what was written at or after this time."
     )
-    dry_run: bool = False
+    dry_run: Flag = False
 
     @model_validator(mode="after")
     def _one_selector(self) -> Self:

@@ -9,6 +9,7 @@ from pydantic import Field
 from threefold.contract.common import (
     MAX_TURNS_PER_WRITE,
     Content,
+    Flag,
     Id,
     Payload,
     Request,
@@ -44,7 +45,7 @@ class WriteRequest(Request):
     visibility: Visibility | None = Field(
         default=None, description="The widest level at which these turns may be recalled; `user` by default."
     )
-    run_end: bool = Field(
+    run_end: Flag = Field(
         default=False, description="The agent's run is over: consolidate without waiting for idleness."
     )
     state: Payload | None = Field(

@@ -12,10 +12,11 @@ from typing import Literal
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
+from threefold.errors import Conflict
 from threefold_server.access import NO_POLICY, KeyPolicy, Reach
 from threefold_server.storage import audit
 from threefold_server.storage.tables import api_keys
-from threefold_server.storage.types import AnyRow
+from threefold_server.storage.types import AnyRow, from_micros
 
 UserGrant = Literal["fixed", "named", "self"]
 AgentGrant = Literal["name", "prefix"]
@@ -57,10 +58,19 @@ def create(connection: Connection, key: Key) -> str:
 
 
 def rotate(connection: Connection, key_id: str, now: int, grace_until: int) -> str | None:
-    """Give a live key another secret, and return its token; the one it had counts until a moment. None: no such key."""
+    """Give a live key another secret, and return its token; the one it had counts until a moment. None: no such key.
+
+    A key has two secrets at most, so that while the one before still counts, only a rotation without grace is possible.
+    """
     row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id).with_for_update()).one_or_none()
     if row is None or not _to_key(row).alive(now):
         return None
+    if grace_until > now and row.old_secret_until is not None and row.old_secret_until > now:
+        at = from_micros(row.old_secret_until).isoformat(timespec="seconds")
+        raise Conflict(
+            f"the token before the last rotation works until {at}, and another one would end it; "
+            "rotate again after that, or with --grace-days 0, which ends every token but the new one"
+        )
     secret = _new_secret()
     values = {"secret_hash": _hash(secret), "old_secret_hash": row.secret_hash, "old_secret_until": grace_until}
     connection.execute(update(api_keys).where(api_keys.c.key_id == key_id).values(**values))
