@@ -64,6 +64,15 @@ async def test_a_session_that_was_loaded_in_part_replaces_nothing(line: Line) ->
     assert words(line) == ["One.", "Two.", "Three."]
 
 
+async def test_an_event_is_known_by_its_id_though_a_newer_version_reads_it_in_other_words(line: Line) -> None:
+    service = memory(line)
+    await service.add_session_to_memory(session("One.", "Two."))
+    later = session("One.", "Two.", "Three.")
+    later.events[0].timestamp = 1.0
+    await service.add_session_to_memory(later)
+    assert words(line) == ["One.", "Two.", "Three."]
+
+
 async def test_events_are_added_to_their_session(line: Line) -> None:
     service = memory(line)
     events = session("One.", "Two.").events

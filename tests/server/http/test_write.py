@@ -60,6 +60,13 @@ def test_another_content_under_the_same_id_stores_nothing_of_the_call(memory: Me
     assert [turn.id for turn in memory.turns("s1").turns] == ["1"]
 
 
+def test_what_is_there_may_be_kept(memory: MemoryClient) -> None:
+    memory.write("s1", [said("one", id="1")])
+    answer = memory.write("s1", [said("new", id="9"), said("other", id="1")], on_conflict="keep")
+    assert (answer.appended, answer.duplicates) == (1, 1)
+    assert [turn.content for turn in memory.turns("s1").turns] == ["one", "new"]
+
+
 def test_a_revision_that_moved_on_is_refused_and_a_retry_of_a_success_is_not(memory: MemoryClient) -> None:
     memory.write("s1", [said("one", id="1")], expected_revision=0)
     with pytest.raises(RevisionConflict) as refusal:

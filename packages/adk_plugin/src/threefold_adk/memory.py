@@ -73,7 +73,7 @@ class ThreefoldMemoryService(BaseMemoryService):
         )
         turns = spoken_turns(events)
         if turns:
-            await session.record(turns, run_end=True)
+            await session.record(turns, run_end=True, on_conflict="keep")
 
     async def add_memory(
         self,

@@ -157,7 +157,7 @@ class ThreefoldPlugin(BasePlugin):
             self._recorded[session.key, event.id] = None
         turns = spoken_turns(events)
         if turns:
-            await session.record(turns, visibility=self._visibility, run_end=run_end)
+            await session.record(turns, visibility=self._visibility, run_end=run_end, on_conflict="keep")
 
 
 def _is_recorded(run: InvocationContext) -> bool:

@@ -33,6 +33,7 @@ from threefold.contract import (
     ListRequest,
     Memory,
     MemoryPage,
+    OnConflict,
     PruneThreadsRequest,
     PutCheckpointRequest,
     PutWritesRequest,
@@ -99,11 +100,17 @@ class Call(Generic[R]):
         return {"recall": deadlines.recall, "write": deadlines.write, "long": deadlines.long}[self.pace] + self.waits
 
 
-class WriteOptions(TypedDict, total=False):
-    """Options of `write`, as in `WriteRequest`."""
+class RecordOptions(TypedDict, total=False):
+    """Options of a session's `record`, as in `WriteRequest`."""
 
     visibility: Visibility | None
     run_end: bool
+    on_conflict: OnConflict
+
+
+class WriteOptions(RecordOptions, total=False):
+    """Options of `write`, as in `WriteRequest`."""
+
     state: str | None
     expected_revision: int | None
 

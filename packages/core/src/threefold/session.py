@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from threefold import calls
-from threefold.calls import Call, ForgetOptions, R, RecallOptions, SaveOptions, TurnLike
+from threefold.calls import Call, ForgetOptions, R, RecallOptions, RecordOptions, SaveOptions, TurnLike
 from threefold.client import AsyncMemoryClient, MemoryClient
 from threefold.contract import (
     MAX_QUERY_CHARS,
@@ -23,7 +23,6 @@ from threefold.contract import (
     TokenUse,
     Turn,
     TurnIn,
-    Visibility,
     WhoAmI,
     WriteRequest,
 )
@@ -85,12 +84,12 @@ class _Session:
         turns = self.policy.tails.read(self.key) if wanted else []
         return degraded_recall(turns, self.store.token_budget if budget is None else budget)
 
-    def _keep(self, turns: Sequence[TurnLike], visibility: Visibility | None, run_end: bool) -> _Batch:
+    def _keep(self, turns: Sequence[TurnLike], options: RecordOptions) -> _Batch:
         """Put the turns where neither an outage nor a cancellation can lose them, before anything is sent."""
         batch = _Batch([], set())
         good = self._acceptable(turns, batch)
-        if good or run_end:
-            requests = self._requests(good, visibility, run_end)
+        if good or options.get("run_end"):
+            requests = self._requests(good, options)
             batch.entries = [Entry(self.policy.stamp(), self.key, request) for request in requests]
             batch.loose = {entry.name for entry in batch.entries if not self.policy.spool.put(entry)}
             self.policy.tails.extend(self.key, map(_unsent_turn, good))
@@ -109,17 +108,12 @@ class _Session:
                 batch.lost = True
         return good
 
-    def _requests(self, turns: list[TurnIn], visibility: Visibility | None, run_end: bool) -> list[WriteRequest]:
-        parts = chunks(turns)
+    def _requests(self, turns: list[TurnIn], options: RecordOptions) -> list[WriteRequest]:
+        *parts, last = chunks(turns)
+        going_on: RecordOptions = {**options, "run_end": False}
         return [
-            calls.checked(
-                WriteRequest,
-                session_id=self.session_id,
-                turns=part,
-                visibility=visibility,
-                run_end=run_end and number == len(parts),
-            )
-            for number, part in enumerate(parts, 1)
+            *(calls.checked(WriteRequest, session_id=self.session_id, turns=part, **going_on) for part in parts),
+            calls.checked(WriteRequest, session_id=self.session_id, turns=last, **options),
         ]
 
     def _due(self, batch: _Batch) -> Iterator[Entry]:
@@ -252,9 +246,9 @@ class MemorySession(_Session):
         self._learn()
         return self._recalled(response)
 
-    def record(self, turns: Sequence[TurnLike], *, visibility: Visibility | None = None, run_end: bool = False) -> bool:
+    def record(self, turns: Sequence[TurnLike], **options: Unpack[RecordOptions]) -> bool:
         """Append turns, older unsent ones first. True when the service has them; strict raises when it has not."""
-        batch = self._keep(turns, visibility, run_end)
+        batch = self._keep(turns, options)
         with self._settlement(batch):
             for entry in self._due(batch):
                 with self._delivery(entry, batch):
@@ -342,11 +336,9 @@ class AsyncMemorySession(_Session):
         await self._learn()
         return self._recalled(response)
 
-    async def record(
-        self, turns: Sequence[TurnLike], *, visibility: Visibility | None = None, run_end: bool = False
-    ) -> bool:
+    async def record(self, turns: Sequence[TurnLike], **options: Unpack[RecordOptions]) -> bool:
         """Append turns, older unsent ones first. A cancelled call loses none: the next one sends them."""
-        batch = self._keep(turns, visibility, run_end)
+        batch = self._keep(turns, options)
         with self._settlement(batch):
             for entry in self._due(batch):
                 with self._delivery(entry, batch):

@@ -144,7 +144,7 @@ class _Append:
             elif turn_id not in known:
                 known[turn_id] = content
                 fresh.append((turn.model_copy(update={"id": turn_id}), tokens))
-            elif known[turn_id] == content:
+            elif known[turn_id] == content or self.request.on_conflict == "keep":
                 duplicates += 1
             else:
                 raise Conflict(

@@ -28,6 +28,7 @@ Visibility = Literal["session", "agent", "user"]
 DataScope = Literal["user", "agent"]
 """Who owns a framework's items and threads: the caller's user with its agent, or the agent, for all of its users."""
 Role = Literal["user", "assistant", "tool", "system"]
+OnConflict = Literal["refuse", "keep"]
 TurnKind = Literal["message", "tool_call", "tool_result"]
 Origin = Literal["user", "assistant", "tool", "import"]
 ScoreTest = Literal["either", "cosine"]

@@ -11,6 +11,7 @@ from threefold.contract.common import (
     Content,
     Flag,
     Id,
+    OnConflict,
     Payload,
     Request,
     Response,
@@ -51,6 +52,11 @@ class WriteRequest(Request):
     state: Payload | None = Field(
         default=None, description="JSON text of a framework's own that takes the place of the session's state."
     )
+    on_conflict: OnConflict = Field(
+        default="refuse",
+        description="A turn whose id was written before with other content: refuse the call with 409, or keep what is "
+        "there, as where a newer reader tells the same messages in other words.",
+    )
     expected_revision: int | None = Field(
         default=None, ge=0, description="Write only if the session is still at this revision, else 409."
     )
@@ -60,7 +66,7 @@ class WriteResponse(Response):
     """What became of the turns. Answered only after the commit."""
 
     appended: int
-    duplicates: int = Field(description="Turns that were there already, with the same id and content.")
+    duplicates: int = Field(description="Turns that were there already, with the same id and content, or kept.")
     erased: int = Field(description="Turns refused because their id was forgotten.")
     last_seq: int
     revision: int
