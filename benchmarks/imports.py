@@ -16,7 +16,7 @@ from rich.table import Table
 
 GOAL_SECONDS = 0.1
 PLUGINS = {
-    "threefold_adk": "google.adk.agents, google.adk.runners",
+    "threefold_adk": "google.adk.agents, google.adk.apps.app, google.adk.runners",
     "threefold_crewai": "crewai",
     "threefold_langgraph": "langgraph.graph, langgraph.checkpoint.base, langgraph.store.base",
     "threefold_pydantic_ai": "pydantic_ai",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from google.adk.cli.service_registry import ServiceRegistry, get_service_registry
+from typing import TYPE_CHECKING
 
 from threefold_adk.memory import ThreefoldMemoryService
 from threefold_adk.sessions import ThreefoldSessionService
 from threefold_adk.uris import SCHEMES
 
+if TYPE_CHECKING:
+    from google.adk.cli.service_registry import ServiceRegistry
+
 
 def register(registry: ServiceRegistry | None = None) -> None:
     """Let ADK's commands make Threefold's services. Call it in `services.py` in the directory of the agents."""
+    from google.adk.cli.service_registry import get_service_registry  # 20 ms, for commands alone
+
     registry = registry or get_service_registry()
     for scheme in SCHEMES:
         registry.register_session_service(scheme, lambda uri, **options: ThreefoldSessionService(uri=uri, **options))
