@@ -206,6 +206,7 @@ async def test_what_memory_heard_before_is_a_session(line: Line, memory: MemoryC
     memory.write("s", [turn_of(event)])
     session = await get(line)
     assert [each.id for each in session.events] == [event.id]
+    assert (await line.sessions().list_sessions(**WHO)).sessions == []
     await line.sessions().append_event(session, said("Next", actions=EventActions(state_delta={"step": 1})))
     assert (await get(line)).state == {"step": 1}
 
@@ -230,6 +231,7 @@ async def test_the_session_of_another_framework_is_refused(line: Line, memory: M
         memory.write("s", [], state=state)
         with pytest.raises(InvalidRequest, match="session 's' holds the state of something else"):
             await get(line)
+        assert (await line.sessions().list_sessions(**WHO)).sessions == []
 
 
 async def test_sessions_are_listed_for_one_user(line: Line) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import islice, takewhile
 from typing import Any
 from uuid import uuid4
@@ -17,7 +18,7 @@ from google.adk.sessions import BaseSessionService, Session
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from pydantic import PrivateAttr
 
-from threefold import AsyncMemoryClient, InvalidRequest, NotFound, RevisionConflict, contract
+from threefold import AsyncMemoryClient, InvalidRequest, NotFound, RevisionConflict
 from threefold.contract import MAX_PAGE, MAX_PAYLOAD_CHARS, SessionState, Visibility, WriteResponse
 from threefold_adk.events import USER, event_of, turn_of
 from threefold_adk.state import Changes, Stored, shared_state, user_state
@@ -71,14 +72,14 @@ class ThreefoldSessionService(BaseSessionService):
             raise AlreadyExistsError(f"Session with id {session_id} already exists.") from None
         for call in shared:
             await client.send(call)
-        return await self._read(client, app_name, user_id, session_id, GetSessionConfig())
+        return await _read(client, session_id, GetSessionConfig())
 
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
         client = self._client_of(app_name, user_id)
         try:
-            return await self._read(client, app_name, user_id, session_id, config or GetSessionConfig())
+            return await _read(client, session_id, config or GetSessionConfig())
         except NotFound:
             return None
 
@@ -91,7 +92,10 @@ class ThreefoldSessionService(BaseSessionService):
         cursor: str | None = None
         while True:
             page = await client.sessions(cursor=cursor, limit=MAX_PAGE, state=True)
-            sessions += [_session(app_name, user_id, each.session_id, each, shared) for each in page.sessions]
+            for row in page.sessions:
+                stored = Stored.parse(row.state, row.revision)
+                if row.state is not None and stored is not None:  # else it was not created here
+                    sessions.append(_session(client, row.session_id, row.updated_at, stored, shared))
             cursor = page.next_cursor
             if cursor is None:
                 return ListSessionsResponse(sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.id)))
@@ -156,13 +160,6 @@ class ThreefoldSessionService(BaseSessionService):
                 raise _not_found(session) from None
             raise _stale(session) from None
 
-    async def _read(
-        self, client: AsyncMemoryClient, app_name: str, user_id: str, session_id: str, config: GetSessionConfig
-    ) -> Session:
-        found, shared = await asyncio.gather(client.state(session_id), shared_state(client))
-        events = await _newest_events(client, session_id, found.last_seq, config)
-        return _session(app_name, user_id, session_id, found, shared, events)
-
     def _client_of(self, app_name: str, user_id: str) -> AsyncMemoryClient:
         return self._client.acting_as(user=user_id, agent=app_name)
 
@@ -172,25 +169,40 @@ class ThreefoldSessionService(BaseSessionService):
         return self._locks.setdefault(key, asyncio.Lock())
 
 
+async def _read(client: AsyncMemoryClient, session_id: str, config: GetSessionConfig) -> Session:
+    found = await client.state(session_id)
+    stored = _parsed(session_id, found)
+    events, shared = await asyncio.gather(
+        _newest_events(client, session_id, found.last_seq, config), shared_state(client)
+    )
+    return _session(client, session_id, found.updated_at, stored, shared, events)
+
+
 def _session(
-    app_name: str,
-    user_id: str,
+    client: AsyncMemoryClient,
     session_id: str,
-    found: SessionState | contract.Session,
+    updated_at: datetime,
+    stored: Stored,
     shared: dict[str, Any],
     events: Iterable[Event] = (),
 ) -> StoredSession:
-    stored = Stored.parse(session_id, found.state, found.revision)
     session = StoredSession(
         id=session_id,
-        app_name=app_name,
-        user_id=user_id,
+        app_name=client.agent or "",
+        user_id=client.user or "",
         state={**stored.state, **shared},
         events=list(events),
-        last_update_time=found.updated_at.timestamp(),
+        last_update_time=updated_at.timestamp(),
     )
     session.stored = stored
     return session
+
+
+def _parsed(session_id: str, found: SessionState) -> Stored:
+    stored = Stored.parse(found.state, found.revision)
+    if stored is None:
+        raise InvalidRequest(f"session {session_id!r} holds the state of something else than a session of ADK")
+    return stored
 
 
 async def _newest_events(
@@ -221,7 +233,7 @@ async def _adopted(client: AsyncMemoryClient, session: Session) -> Stored:
         raise _not_found(session) from None
     if [event.id for event in newest] != [event.id for event in session.events[-1:]]:
         raise _stale(session)
-    return Stored.parse(session.id, found.state, found.revision)
+    return _parsed(session.id, found)
 
 
 def _not_found(session: Session) -> SessionNotFoundError:

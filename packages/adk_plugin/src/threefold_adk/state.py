@@ -11,7 +11,7 @@ from typing import Any
 from google.adk.sessions import State
 from pydantic_core import to_jsonable_python
 
-from threefold import AsyncMemoryClient, InvalidRequest, calls
+from threefold import AsyncMemoryClient, calls
 from threefold.calls import Call
 from threefold.contract import DataScope, ItemsResponse, PutItem, SearchItems
 from threefold.contract.items import MAX_ITEMS
@@ -59,17 +59,15 @@ class Stored:
     """Tells two creations apart that ask for the same."""
 
     @classmethod
-    def parse(cls, session_id: str, text: str | None, revision: int) -> Stored:
-        """From a session's state; one that only other writers wrote to has none yet."""
+    def parse(cls, text: str | None, revision: int) -> Stored | None:
+        """From a session's state, which another framework may have written; where only turns were, there is none."""
         if text is None:
             return cls(revision, {})
         try:
             data: Any = json.loads(text)
-            if data["format"] == FORMAT:
-                return cls(revision, data["state"], data["created"])
+            return cls(revision, data["state"], data["created"]) if data["format"] == FORMAT else None
         except (ValueError, TypeError, KeyError):
-            pass
-        raise InvalidRequest(f"session {session_id!r} holds the state of something else than a session of ADK")
+            return None
 
     def dump(self) -> str:
         """As a session's state."""
