@@ -1,54 +1,31 @@
-"""Session services side by side: ours on each database, and the two of the framework."""
+"""Services on each database, and the session services of ADK beside ours."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from google.adk.sessions import BaseSessionService, DatabaseSessionService, InMemorySessionService
 
-from threefold import AsyncMemoryClient
-from threefold_adk import ThreefoldSessionService
-from threefold_server.local import URL, LocalService
-
-
-class Line(httpx.AsyncBaseTransport):
-    """The way to a service. It remembers what was asked, and what happens before an answer is lost."""
-
-    def __init__(self, service: LocalService) -> None:
-        self._service = service
-        self.asked: list[str] = []
-        self.is_cut = False
-        self.losing: list[Callable[[], object]] = []
-        """Each takes one answer away, once the service has done what it was asked for."""
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        self.asked.append(f"{request.method} {request.url.path}")
-        if self.is_cut:
-            raise httpx.ConnectError("the line is cut", request=request)
-        await request.aread()
-        response = await asyncio.wrap_future(self._service.submit(request))
-        if self.losing:
-            await asyncio.to_thread(self.losing.pop(0))
-            raise httpx.ReadError("the line was cut", request=request)
-        return response
-
-    def sessions(self) -> ThreefoldSessionService:
-        """A session service, as another process would make it."""
-        return ThreefoldSessionService(AsyncMemoryClient(URL, transport=self, timeout=60.0, sleep=_no_sleep))
-
-
-async def _no_sleep(_: float) -> None:
-    return
+from fixtures.line import Line, local_line
+from plugins.adk.models import APP
+from plugins.adk.sessions import open_sessions
+from threefold import MemoryClient
 
 
 @pytest.fixture
-def line(service: LocalService) -> Line:
-    """A way to the service on each database."""
-    return Line(service)
+def line(database_url: str) -> Iterator[Line]:
+    """The way to a service on each database in turn."""
+    with local_line(database_url, APP) as found:
+        yield found
+
+
+@pytest.fixture
+def memory(line: Line) -> Iterator[MemoryClient]:
+    """What ana's sessions are as memory."""
+    with line.client("ana") as client:
+        yield client
 
 
 @pytest.fixture(params=["threefold on sqlite", "threefold on postgres", "in memory", "database"])
@@ -61,6 +38,5 @@ async def sessions(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
             async with DatabaseSessionService(f"sqlite+aiosqlite:///{tmp_path / 'adk.db'}") as database:
                 yield database
         case _:
-            url = request.getfixturevalue(f"{request.param.split()[-1]}_url")
-            with LocalService(database_url=url, embedder="hash", tier_deadline=30) as running:
-                yield Line(running).sessions()
+            with local_line(request.getfixturevalue(f"{request.param.split()[-1]}_url"), APP) as found:
+                yield open_sessions(found)

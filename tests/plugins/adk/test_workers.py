@@ -17,6 +17,8 @@ from threefold_adk import ThreefoldSessionService
 
 WORKERS = ["one", "two"]
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def url(database_url: str) -> Iterator[str]:
@@ -55,7 +57,6 @@ def check(url: str, count: int) -> None:
     assert state == dict.fromkeys(WORKERS, (count - 1) // 5 * 5)
 
 
-@pytest.mark.slow
 def test_two_processes_append_to_one_session(url: str) -> None:
     finish(*(start(url, worker, 500) for worker in WORKERS))
     check(url, 500)
