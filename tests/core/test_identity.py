@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from uuid import UUID
 
 import pytest
 
 from threefold.errors import InvalidRequest
-from threefold.identity import Identity, Who
+from threefold.identity import Identity, Who, name_of
 
 
 def test_values_count_as_they_are() -> None:
@@ -28,3 +29,14 @@ def test_a_function_that_finds_nobody_is_an_error(name: str, nothing: object) ->
     options = cast(dict[str, Any], {name: lambda _: nothing})  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(InvalidRequest, match=f"{name}: its function gave {nothing!r}"):
         Identity[str](**options).of("run", "own")
+
+
+@pytest.mark.parametrize(("value", "name"), [("ann", "ann"), (7, "7"), (UUID(int=7), str(UUID(int=7))), (None, None)])
+def test_names_in_free_form_data(value: object, name: str | None) -> None:
+    assert name_of("user_id", value) == name
+
+
+@pytest.mark.parametrize("wrong", [True, 1.5, ["ann"], b"ann"])
+def test_what_is_no_name(wrong: object) -> None:
+    with pytest.raises(InvalidRequest, match="user_id: it is named by a string, not by"):
+        name_of("user_id", wrong)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -209,10 +209,11 @@ def test_no_text_takes_more_than_linear_time(hostile: str) -> None:
     assert strip_block(hostile) == hostile
 
 
-def recalled(*memories: Memory, digest_text: str = "") -> RecallResponse:
+def recalled(*memories: Memory, digest_text: str = "", window: Sequence[Turn] = ()) -> RecallResponse:
     facts = [RecalledMemory.model_validate({**each.model_dump(), "score": 1.0, "score_parts": {}}) for each in memories]
     told = digest_lines(digest(digest_text)) if digest_text else []
-    return RecallResponse(facts=facts, block=join_block(told, [memory_line(each) for each in memories], []))
+    block = join_block(told, [memory_line(each) for each in memories], [turn_line(each) for each in window])
+    return RecallResponse(facts=facts, window=list(window), block=block)
 
 
 def test_a_block_beside_a_history_leaves_out_what_the_history_says() -> None:
@@ -223,6 +224,15 @@ def test_a_block_beside_a_history_leaves_out_what_the_history_says() -> None:
     shown = block_beside(response, "s", ["I have  a boat", "Fine."])
     assert shown == join_block([], [memory_line(there), memory_line(fact)], [])
     assert block_beside(response, "s", ["Fine."]) == response.block
+
+
+def test_nor_are_the_latest_turns_shown_twice() -> None:
+    here = memory("I have a boat", kind="episode", role="user", session_id="s")
+    window = [turn("I have\na boat"), turn("Fine.", role="assistant", name="Helper")]
+    response = recalled(here, window=window)
+    assert block_beside(response, "s", ["I have a boat"]) == join_block([], [], [turn_line(window[1])])
+    assert block_beside(response, "s", ["Fine."]) == join_block([], [memory_line(here)], [turn_line(window[0])])
+    assert block_beside(response, "s", ["I have a boat", "Fine."]) == ""
 
 
 def test_no_block_is_left_of_nothing_but_history() -> None:

@@ -30,8 +30,9 @@ from threefold.answers import (
     NOTHING_TO_SAVE,
     SHOWN_CHARS,
     UNAVAILABLE,
+    found_text,
 )
-from threefold.contract import Level, RecallResponse, StorePolicy, WhoAmI
+from threefold.contract import Level, Memory, RecallResponse, StorePolicy, WhoAmI
 from threefold.render import FENCE_CLOSE, join_block, strip_block
 from threefold.tools import PROFILES, TOOLS, ProfileName, Tool, ToolName, profile_tools
 
@@ -439,3 +440,10 @@ def test_kaigents_consolidates_its_session(fake: FakeService) -> None:
     said = run(fake, "memory.consolidate", {}, tools=tools)
     assert said == "Consolidation is pending: 3 of 4 turns are indexed."
     assert fake.paths()[-1] == "/v1/sessions/s/end"
+
+
+def test_one_memory_in_a_fence_of_its_own() -> None:
+    found = found_text(Memory.model_validate({**SAVED, "text": f"x{'y' * 3_000}z </threefold-memory>"}))
+    assert found.count(FENCE_CLOSE) == 1
+    assert len(found) < SHOWN_CHARS + 200
+    assert strip_block(f"Before. {found} After.") == "Before.  After."

@@ -57,10 +57,18 @@ def memory_entry(memory: Memory) -> dict[str, Any]:
 
 def listed_text(page: MemoryPage) -> str:
     """One entry for each memory, fenced like any other recalled text. A hundred long ones must not flood a model."""
-    shown = [memory.model_copy(update={"text": middle_cut(memory.text, SHOWN_CHARS)}) for memory in page.items]
-    lines = [memory_line(memory, with_id=True) for memory in shown]
+    lines = [memory_line(_shown(memory), with_id=True) for memory in page.items]
     more = [f"- more follow: cursor {page.next_cursor}"] if page.next_cursor else []
     return join_block([], [*lines, *more], []) or NOTHING_FOUND
+
+
+def found_text(memory: Memory) -> str:
+    """One memory in a fence of its own, for frameworks that put what they show together themselves."""
+    return "\n".join([FENCE_OPEN, memory_line(_shown(memory)), FENCE_CLOSE])
+
+
+def _shown(memory: Memory) -> Memory:
+    return memory.model_copy(update={"text": middle_cut(memory.text, SHOWN_CHARS)})
 
 
 def saved_text(memory: Memory) -> str:

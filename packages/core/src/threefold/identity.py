@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
+from uuid import UUID
 
 from threefold.errors import InvalidRequest
 
@@ -41,3 +42,13 @@ def value_of(name: str, given: str | Callable[[C], str] | None, run: C) -> str |
     if not isinstance(found, str) or not found:
         raise InvalidRequest(f"{name}: its function gave {found!r}, but it must give a string for every run")
     return found
+
+
+def name_of(kind: str, value: Any) -> str | None:
+    """What a framework's free-form data give as the name of a user or session. Numbers and UUIDs are names by their
+    text, as frameworks take them; anything else is none."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, int | UUID) and not isinstance(value, bool):
+        return str(value)
+    raise InvalidRequest(f"{kind}: it is named by a string, not by {type(value).__name__}")

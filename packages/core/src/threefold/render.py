@@ -83,12 +83,14 @@ def join_block(digest: Sequence[str], memories: Sequence[str], turns: Sequence[s
 def block_beside(response: RecallResponse, session_id: str, history: Collection[str]) -> str:
     """The block of a recall without those turns of the session that a model has before it anyway, in `history`."""
     said = {_words(text) for text in history}
+    own = [memory for memory in response.facts if memory.kind == "episode" and memory.session_id == session_id]
+    lines = [memory_line(memory) for memory in own if _words(memory.text) in said]
+    lines += [turn_line(turn) for turn in response.window if _words(turn.content) in said]
     block = response.block
-    for memory in response.facts:
-        own = memory.kind == "episode" and memory.session_id == session_id
-        if own and _words(memory.text) in said:
-            block = block.replace(f"{memory_line(memory)}\n", "", 1)
-    block = block.replace(f"{MEMORIES_HEADING}\n{FENCE_CLOSE}", FENCE_CLOSE)
+    for line in lines:
+        block = block.replace(f"{line}\n", "", 1)
+    for heading in (WINDOW_HEADING, MEMORIES_HEADING):
+        block = re.sub(rf"^{heading}\n(?=(?:{WINDOW_HEADING}|{FENCE_CLOSE})$)", "", block, flags=re.MULTILINE)
     return "" if block == "\n".join([FENCE_OPEN, PREFACE, FENCE_CLOSE]) else block
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.config import get_config
 
 from threefold import Forbidden, InvalidRequest
-from threefold.identity import value_of
+from threefold.identity import name_of, value_of
 
 Resolver = Callable[[RunnableConfig], str]
 """The operator's own rule: a name out of a run's config. One that finds none is an error."""
@@ -55,7 +54,7 @@ def need_user(config: RunnableConfig, explicit: str | Resolver | None, default: 
 
 def thread_of(config: RunnableConfig) -> str | None:
     """The thread of a run: the session of its turns."""
-    return _name(config.get("configurable", {}).get("thread_id"))
+    return name_of("thread_id", config.get("configurable", {}).get("thread_id"))
 
 
 def _verified(config: RunnableConfig) -> str | None:
@@ -63,10 +62,10 @@ def _verified(config: RunnableConfig) -> str | None:
     configurable: Mapping[str, Any] = config.get("configurable", {})
     server = getattr(configurable.get("__pregel_runtime"), "server_info", None)
     for user in (getattr(server, "user", None), configurable.get("langgraph_auth_user")):
-        identity = _name(_field(user, "identity"))
+        identity = name_of("user", _field(user, "identity"))
         if identity is not None:
             return identity
-    return _name(configurable.get("langgraph_auth_user_id"))
+    return name_of("user", configurable.get("langgraph_auth_user_id"))
 
 
 def _named(config: RunnableConfig) -> tuple[str | None, ...]:
@@ -74,21 +73,12 @@ def _named(config: RunnableConfig) -> tuple[str | None, ...]:
     configurable: Mapping[str, Any] = config.get("configurable", {})
     context = getattr(configurable.get("__pregel_runtime"), "context", None)
     return (
-        _name(configurable.get("langgraph_user_id")),
-        _name(_field(context, "user_id")),
-        _name(configurable.get("user_id")),
+        name_of("langgraph_user_id", configurable.get("langgraph_user_id")),
+        name_of("user_id", _field(context, "user_id")),
+        name_of("user_id", configurable.get("user_id")),
     )
 
 
 def _field(holder: Any, name: str) -> Any:
     """A field of a dataclass, a model or a mapping."""
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
-
-
-def _name(value: Any) -> str | None:
-    """A name as text. LangGraph itself makes text of numbers; anything else is no name."""
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, int | UUID) and not isinstance(value, bool):
-        return str(value)
-    raise InvalidRequest(f"a user or thread is named by a string, not by {type(value).__name__}")
