@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from conformance.crewai_host import QUIET
 from fixtures.served import served
 
 
@@ -27,4 +28,4 @@ def reader_environment(tmp_path_factory: pytest.TempPathFactory, postgres_url: s
     """Environment variables that every example finds: a service that is running, and a Postgres database."""
     data: Path = tmp_path_factory.mktemp("service")
     with served("--data", str(data), "--allow-user-level") as url:
-        yield {"THREEFOLD_URL": url, "DATABASE_URL": postgres_url}
+        yield {"THREEFOLD_URL": url, "DATABASE_URL": postgres_url, **QUIET}

@@ -1,0 +1,52 @@
+"""A support crew on CrewAI that remembers, for as many users as there are.
+
+    threefold serve                                            # in another terminal
+    python agent.py ana monday "I deploy to staging on Fridays."
+    python agent.py ana tuesday "When do I deploy?"            # another session, another process
+    python agent.py ben tuesday "When do I deploy?"            # another user
+
+A scripted model answers, which needs no network. With MODEL set it is that model of any endpoint that speaks OpenAI's
+protocol (OPENAI_API_KEY, OPENAI_BASE_URL).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from crewai import LLM, Agent, BaseLLM, Crew, Task
+
+from threefold_crewai import ThreefoldMemory
+
+
+class Scripted(BaseLLM):
+    """Says what it was told, and nothing else."""
+
+    def call(self, messages: Any, *_: Any, **__: Any) -> str:
+        told = [line[2:] for line in str(messages[-1]["content"]).splitlines() if line.startswith("- [")]
+        return "Final Answer: " + ("I remember: " + "; ".join(told) if told else "Noted.")
+
+
+def build() -> Any:
+    """The crew: one object for all users."""
+    name = os.environ.get("MODEL")
+    helper = Agent(
+        role="Support",
+        goal="Answer the user.",
+        backstory="You are a support agent.",
+        llm=LLM(model=name, provider="openai") if name else Scripted(model="scripted"),
+    )
+    task = Task(description="{text}", expected_output="An answer in one sentence.", agent=helper)
+    return Crew(name="support", agents=[helper], tasks=[task], memory=ThreefoldMemory())
+
+
+def main(user: str, session: str, text: str) -> None:
+    """One request of one user in one session."""
+    print(build().kickoff({"text": text, "user_id": user, "session_id": session}).raw)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit("usage: python agent.py USER SESSION TEXT; `threefold serve` has to run")
+    main(*sys.argv[1:])

@@ -1,0 +1,252 @@
+"""What crews and flows remember, for whom, and what of it a model reads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance.adapter import Script, ToolCall
+from conformance.conftest import InProcess
+from conformance.crewai_host import QUIET, Flow, Model, crewai, listen, start
+from fixtures.served import served
+from plugins.crewai.conftest import (
+    agent_of,
+    client_of,
+    crew_of,
+    crew_that,
+    inputs,
+    memory_of,
+    replies,
+    spoken,
+    stored,
+    task_of,
+)
+from threefold import MemoryClient
+from threefold.render import FENCE_CLOSE, FENCE_OPEN, PREFACE
+
+USERS = ("ana", "ben", "eva")
+
+
+def is_good(output: Any):
+    """A guardrail, without the type of what it gives: CrewAI does not understand that as text."""
+    return output.raw == "Good.", output.raw
+
+
+def newsroom(script: Script, memory: Any) -> Any:
+    """Two agents, three tasks."""
+    researcher, writer = agent_of(script, "Researcher"), agent_of(script, "Writer")
+    tasks = [
+        task_of(researcher, "Find out about {topic}."),
+        task_of(writer, "Write about {topic}."),
+        task_of(researcher, "Check what is written about {topic}."),
+    ]
+    return crew_of(*tasks, memory=memory, name="newsroom")
+
+
+def test_a_crew_for_three_users(either: InProcess) -> None:
+    """Memories stand apart, each told once; the model is asked by nobody but the agents."""
+    script = Script(lambda sent: f"Done: {len(sent)} messages.")
+    crew = newsroom(script, memory_of(either))
+    given = [{"topic": f"{user}'s bees", "user_id": user, "session_id": "monday"} for user in USERS]
+    crew.kickoff_for_each(given)
+    assert len(script.prompts) == 3 * len(USERS)
+    for user in USERS:
+        found = stored(either, user, "monday", "newsroom")
+        assert [(turn.role, turn.name) for turn in found] == [
+            *(("user", None), ("assistant", "Researcher")),
+            *(("user", None), ("assistant", "Writer")),
+            *(("user", None), ("assistant", "Researcher")),
+        ]
+        assert [turn.content for turn in found if turn.role == "user"] == [
+            f"Find out about {user}'s bees.",
+            f"Write about {user}'s bees.",
+            f"Check what is written about {user}'s bees.",
+        ]
+        listed = list(client_of(either, user, "newsroom").iter_memories())
+        assert Counter(memory.user for memory in listed) == {user: 6}
+    for user, prompts in zip(USERS, (script.prompts[n : n + 3] for n in (0, 3, 6)), strict=True):
+        assert all(user in prompt for prompt in prompts)
+        assert not any(other in prompt for prompt in prompts for other in USERS if other != user)
+
+
+def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: InProcess) -> None:
+    script = replies("The gate code is 4711.")
+    memory = memory_of(line)
+    crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
+    crew_of(task_of(agent_of(script, "Guest"), "What is the gate code?"), memory=memory).kickoff(inputs("", "ana", "b"))
+    assert "The gate code is 4711." in script.prompts[-1]
+
+
+def test_a_memory_for_each_role(line: InProcess) -> None:
+    script = replies("The gate code is 4711.")
+    memory = memory_of(line, per_role=True)
+    crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
+    crew_of(task_of(agent_of(script, "Guest"), "What is the gate code?"), memory=memory).kickoff(inputs("", "ana", "b"))
+    assert "4711" not in script.prompts[-1]
+    assert len(stored(line, "ana", "a", "support/Guard")) == 2
+    crew_of(task_of(agent_of(script, "a/b%"), "Ask."), memory=memory).kickoff(inputs("", "ana", "c"))
+    assert len(stored(line, "ana", "c", "support/a%2Fb%25")) == 2
+
+
+def test_a_model_reads_a_fenced_block_and_no_metadata(line: InProcess) -> None:
+    script = replies()
+    memory = memory_of(line, user="ana")
+    crew = crew_that(script, memory)
+    crew.kickoff(inputs("I deploy on Fridays.", session="a"))
+    crew.kickoff(inputs("When do I deploy?", session="b"))
+    block = script.prompts[-1].partition("Relevant memories:\n")[2]
+    assert block.startswith(f"{FENCE_OPEN}\n{PREFACE}\nMemories:\n- [")
+    assert "user] I deploy on Fridays." in block.partition(FENCE_CLOSE)[0]
+    assert "score" not in script.prompts[-1]
+
+
+def test_a_session_goes_on_with_its_latest_turns(line: InProcess) -> None:
+    script = replies("Noted.", "On Fridays.")
+    crew = crew_that(script, memory_of(line))
+    crew.kickoff(inputs("I deploy on Fridays."))
+    crew.kickoff(inputs("When do I deploy?"))
+    window = script.prompts[-1].partition("Latest turns of this session, oldest first:\n")[2]
+    assert "user] I deploy on Fridays.\n" in window
+    assert "assistant Helper] Noted.\n" in window
+    assert "When do I deploy?" not in window.partition(FENCE_CLOSE)[0]
+
+
+def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: InProcess) -> None:
+    script = replies("Bees dance.", "An essay.")
+    researcher, writer = agent_of(script, "Researcher"), agent_of(script, "Writer")
+    crew_of(
+        task_of(researcher, "Find out about bees."), task_of(writer, "Write about bees."), memory=memory_of(line)
+    ).kickoff(inputs(""))
+    assert script.prompts[-1].count("Bees dance.") == 1
+    assert "Find out about bees." not in script.prompts[-1]
+
+
+def test_only_what_the_guardrails_pass_is_recorded(line: InProcess) -> None:
+    script = replies("Bad.", "Good.")
+    crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line)).kickoff(inputs(""))
+    assert spoken(line, "ana", "s") == [("user", None, "Ask."), ("assistant", "Helper", "Good.")]
+
+
+def test_or_all_that_was_said(line: InProcess) -> None:
+    script = replies("Bad.", "Good.")
+    crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line, keep="all")).kickoff(
+        inputs("")
+    )
+    assert [said for _, _, said in spoken(line, "ana", "s")] == ["Ask.", "Bad.", "Good."]
+
+
+def test_thoughts_are_not_recorded(line: InProcess) -> None:
+    script = replies("Thought: I know.\nFinal Answer: On Fridays.")
+    agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(script, native=False))
+    crew_of(task_of(agent, "When?"), memory=memory_of(line, keep="all")).kickoff(inputs(""))
+    assert [said for _, _, said in spoken(line, "ana", "s")] == ["When?", "On Fridays."]
+
+
+def test_the_agents_own_memory_goes_before_the_crews(line: InProcess) -> None:
+    script = replies()
+    mine, ours = memory_of(line, agent="mine"), memory_of(line)
+    crew_of(task_of(agent_of(script, memory=mine), "Ask."), memory=ours).kickoff(inputs(""))
+    assert len(stored(line, "ana", "s", "mine")) == 2
+    assert list(client_of(line, "ana", "support").iter_memories()) == []
+
+
+def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: InProcess) -> None:
+    ask = ToolCall("delegate_work_to_coworker", {"task": "Count.", "context": "The bees.", "coworker": "Counter"})
+    script = replies(ask, "Ninety bees.", "There are ninety.")
+    boss, counter = agent_of(script, "Boss", allow_delegation=True), agent_of(script, "Counter")
+    task = task_of(boss, "How many bees are there?")
+    crewai.Crew(name="support", agents=[boss, counter], tasks=[task], memory=memory_of(line)).kickoff(inputs(""))
+    said = spoken(line, "ana", "s")
+    assert said[0] == ("user", None, "How many bees are there?")
+    assert ("assistant", "Boss", "Count.") in said
+    assert ("assistant", "Counter", "Ninety bees.") in said
+    assert said[-1] == ("assistant", "Boss", "There are ninety.")
+    assert len(said) == 4
+
+
+def test_a_flow_remembers_for_its_user(either: InProcess) -> None:
+    memory = memory_of(either)
+    script = replies("Bees dance.")
+    told: list[str] = []
+
+    class Talk(Flow[Any]):
+        @start()
+        def learn(self) -> str:
+            self.remember("The gate code is 4711.")
+            return crew_that(script, memory).kickoff({"text": "What do bees do?"}).raw
+
+        @listen(learn)
+        def look_up(self, _: str) -> None:
+            told.extend(match.record.content for match in self.recall("gate code"))
+
+    for user in USERS:
+        Talk(memory=memory).kickoff(inputs={"user_id": user, "session_id": "monday"})
+        assert told == ["The gate code is 4711."]
+        told.clear()
+        facts = list(client_of(either, user, "Talk").iter_memories(kinds=["fact"]))
+        assert [(fact.text, fact.session_id) for fact in facts] == [("The gate code is 4711.", "monday")]
+        assert spoken(either, user, "monday")[0] == ("user", None, "What do bees do?")
+
+
+def test_an_agent_of_its_own_records_the_conversation(line: InProcess) -> None:
+    script = replies("Noted.")
+    agent_of(script, memory=memory_of(line, user="ana", agent="support", session="s")).kickoff("I deploy on Fridays.")
+    assert spoken(line, "ana", "s") == [("user", None, "I deploy on Fridays."), ("assistant", "Helper", "Noted.")]
+
+
+def test_a_kickoff_without_a_session_is_one_of_its_own(line: InProcess) -> None:
+    crew = newsroom(replies(), memory_of(line))
+    for _ in range(2):
+        crew.kickoff({"topic": "bees", "user_id": "ana"})
+    sessions = client_of(line, "ana", "newsroom").sessions().sessions
+    assert [session.last_seq for session in sessions] == [6, 6]
+
+
+PROGRAM = """
+import os, sys
+sys.path[:0] = sys.argv[1:2]
+from conformance.adapter import Script
+from conformance.crewai_host import crewai, Model
+from threefold_crewai import ThreefoldMemory
+
+agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(Script()))
+task = crewai.Task(description="I deploy on Fridays.", expected_output="An answer.", agent=agent)
+crewai.Crew(name="support", agents=[agent], tasks=[task], memory=ThreefoldMemory()).kickoff({"user_id": "ana"})
+print("lancedb" in sys.modules, flush=True)
+os._exit(0)
+"""
+
+
+def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_loaded(tmp_path: Path) -> None:
+    with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
+        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2])]
+        environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "PATH": "", **QUIET}
+        done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1] == "False"
+        with MemoryClient(url, user="ana", agent="support") as client:
+            assert [memory.text for memory in client.iter_memories()] == ["Noted.", "I deploy on Fridays."]
+    assert not list(tmp_path.glob("**/*lance*"))
+
+
+def test_the_memory_has_neither_model_nor_embedder(line: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a model was wanted")
+
+    monkeypatch.setattr("crewai.llm.LLM.__new__", refuse)
+    monkeypatch.setattr("crewai.memory.unified_memory.build_embedder", refuse)
+    script = Script()
+    memory = memory_of(line, user="ana", agent="support")
+    crew_of(
+        task_of(crewai.Agent(role="a", goal="b", backstory="c", llm=Model(script)), "x" * 300), memory=memory
+    ).kickoff()
+    record = memory.remember("x " * 300, scope="/a")
+    assert record is not None
+    memory.update(record.id, "y " * 300)
+    memory.recall("y " * 300)
+    memory.forget()
+    assert len(script.prompts) == 1

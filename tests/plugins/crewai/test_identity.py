@@ -1,0 +1,213 @@
+"""Whose memory a kickoff uses: what your code says, the memory's own, the inputs. Never the one before."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from functools import partial
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import pytest
+
+from conformance.adapter import Reply, Script, Stall
+from conformance.conftest import InProcess
+from conformance.crewai_host import Flow, crewai, start
+from plugins.crewai.conftest import (
+    agent_of,
+    client_of,
+    crew_of,
+    crew_that,
+    inputs,
+    memory_of,
+    replies,
+    spoken,
+    stored,
+    task_of,
+)
+from threefold import InvalidRequest, NotFound, ThreefoldError
+from threefold_crewai import MemoryAborted, ThreefoldMemory, acting_as
+
+ASKED = ("user", None, "Hello.")
+
+
+def customer(given: Mapping[str, Any]) -> str:
+    return given["customer"]["id"]
+
+
+def whose(line: InProcess, *users: str, session: str = "s", agent: str = "support") -> list[str]:
+    """Those of the users to whom something was said in a session."""
+    return [user for user in users if _has(line, user, session, agent)]
+
+
+def _has(line: InProcess, user: str, session: str, agent: str) -> bool:
+    try:
+        return spoken(line, user, session, agent)[0] == ASKED
+    except NotFound:
+        return False
+
+
+def test_the_order_of_those_who_may_name_a_user(line: InProcess) -> None:
+    names = ("code", "fixed", "input", "client")
+    everyone = ThreefoldMemory(client_of(line, "client"), user="fixed")
+    with acting_as(user="code"):
+        crew_that(Script(), everyone).kickoff(inputs("Hello.", "input", "1"))
+    crew_that(Script(), everyone).kickoff(inputs("Hello.", "input", "2"))
+    nobody = ThreefoldMemory(client_of(line, "client"))
+    crew_that(Script(), nobody).kickoff(inputs("Hello.", "input", "3"))
+    crew_that(Script(), nobody).kickoff({"text": "Hello.", "session_id": "4"})
+    assert [whose(line, *names, session=str(number)) for number in (1, 2, 3, 4)] == [[name] for name in names]
+
+
+def test_functions_of_the_inputs(line: InProcess) -> None:
+    memory = memory_of(line, user=customer, session=itemgetter("ticket"))
+    crew_that(Script(), memory).kickoff({"text": "Hello.", "customer": {"id": "ana"}, "ticket": "7"})
+    assert whose(line, "ana", session="7") == ["ana"]
+
+
+@pytest.mark.parametrize("wrong", [itemgetter("missing"), dict[str, str]().get, attrgetter("customer")])
+def test_a_function_that_finds_nobody_stops_the_kickoff(line: InProcess, wrong: Any) -> None:
+    script = Script()
+    with pytest.raises(MemoryAborted, match="user: its function"):
+        crew_that(script, memory_of(line, user=wrong)).kickoff(inputs("Hello."))
+    assert script.prompts == []
+
+
+def test_a_number_is_a_name(line: InProcess) -> None:
+    crew_that(Script(), memory_of(line)).kickoff({**inputs("Hello."), "user_id": 7})
+    assert whose(line, "7") == ["7"]
+
+
+def test_what_is_no_name_stops_the_kickoff(line: InProcess) -> None:
+    script = Script()
+    with pytest.raises(MemoryAborted, match="user_id: it is named by a string, not by list"):
+        crew_that(script, memory_of(line)).kickoff({**inputs("Hello."), "user_id": ["ana"]})
+    assert script.prompts == []
+
+
+def test_the_refusal_of_the_service_is_in_the_error(line: InProcess) -> None:
+    with pytest.raises(MemoryAborted) as raised:
+        crew_that(Script(), memory_of(line)).kickoff(inputs("Hello.", "*"))
+    assert isinstance(raised.value.__cause__, InvalidRequest)
+
+
+def test_callbacks_before_the_kickoff_may_name_the_user(line: InProcess) -> None:
+    crew = crew_that(Script(), memory_of(line))
+    crew.before_kickoff_callbacks.append(partial(dict[str, str], user_id="ana"))
+    crew.kickoff({"text": "Hello.", "session_id": "s"})
+    assert whose(line, "ana", "local") == ["ana"]
+
+
+def test_a_crew_in_a_flow_may_be_anothers(line: InProcess) -> None:
+    memory = memory_of(line)
+
+    class Talk(Flow[Any]):
+        @start()
+        def talk(self) -> None:
+            crew_that(Script(), memory).kickoff({"text": "Hello."})
+            crew_that(Script(), memory).kickoff({"text": "Hello.", "user_id": "ben"})
+
+    Talk(memory=memory).kickoff(inputs={"user_id": "ana", "session_id": "s"})
+    assert whose(line, "ana", "ben", "local") == ["ana", "ben"]
+
+
+def test_the_nearest_name_around_is_the_agents(line: InProcess) -> None:
+    memory = memory_of(line)
+
+    class Talk(Flow[Any]):
+        @start()
+        def talk(self) -> None:
+            crew_of(task_of(agent_of(Script()), "Hello."), memory=memory, name="crew").kickoff({})
+
+    Talk(memory=memory).kickoff(inputs={"user_id": "ana", "session_id": "s"})
+    assert whose(line, "ana", agent="Talk") == ["ana"]
+
+
+def test_a_crew_without_a_name_is_the_clients_agent(line: InProcess) -> None:
+    memory = ThreefoldMemory(client_of(line, agent="mine"))
+    crew_that(Script(), memory, name="crew").kickoff(inputs("Hello."))
+    crew_that(Script(), memory, name="named").kickoff(inputs("Hello."))
+    assert [whose(line, "ana", agent=agent) for agent in ("mine", "named")] == [["ana"]] * 2
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_after_a_kickoff_it_is_nobodys_turn(line: InProcess, fails: bool) -> None:
+    def reply(_: list[str]) -> Reply:
+        if fails:
+            raise ValueError("broken")
+        return "Noted."
+
+    memory = memory_of(line)
+    try:
+        crew_that(Script(reply), memory).kickoff(inputs("Hello.", "ana"))
+    except ValueError:
+        assert fails
+    crew_that(Script(), memory).kickoff({"text": "Hello.", "session_id": "s"})
+    memory.remember("The door is green.")
+    assert whose(line, "ana", "local") == ["ana", "local"]
+    assert [fact.text for fact in client_of(line, "local").iter_memories(kinds=["fact"])] == ["The door is green."]
+
+
+def test_nor_after_one_that_was_cancelled(line: InProcess) -> None:
+    memory = memory_of(line)
+
+    async def run() -> None:
+        reached = asyncio.Event()
+        script = Script(lambda _: Stall(), stalled=reached.set)
+
+        async def kickoff_and_go_on() -> None:
+            try:
+                await crew_that(script, memory).akickoff(inputs("Hello.", "ana"))
+            except asyncio.CancelledError:  # as asyncio.timeout does
+                await crew_that(Script(), memory).akickoff({"text": "Hello.", "session_id": "s"})
+
+        running = asyncio.create_task(kickoff_and_go_on())
+        await reached.wait()
+        running.cancel()
+        await running
+
+    asyncio.run(run())
+    assert whose(line, "ana", "local") == ["ana", "local"]
+    assert len(stored(line, "ana", "s")) == 1
+
+
+def test_a_tool_cannot_name_a_user(line: InProcess) -> None:
+    from conformance.adapter import ToolCall
+
+    call = ToolCall("save_to_memory", {"contents": ["The gate code is 4711."], "user_id": "ben", "scope": "/x"})
+    crew_that(replies(call), memory_of(line)).kickoff(inputs("Hello."))
+    assert list(client_of(line, "ben", "support").iter_memories()) == []
+    [fact] = client_of(line, "ana", "support").iter_memories(kinds=["fact"])
+    assert (fact.user, fact.session_id) == ("ana", "s")
+
+
+def test_without_its_hooks_a_memory_refuses(line: InProcess) -> None:
+    """Or everybody's memories would be the client's user's."""
+    from crewai.hooks import clear_all_hooks
+
+    from threefold_crewai import runs
+
+    script = Script()
+    crew = crew_that(script, memory_of(line))
+    clear_all_hooks()
+    try:
+        with pytest.raises(MemoryAborted, match="hooks"):
+            crew.kickoff(inputs("Hello."))
+    finally:
+        runs.install()
+    assert script.prompts == []
+
+
+def test_a_replay_has_the_inputs_of_the_kickoff(line: InProcess) -> None:
+    crew = crew_that(Script(), memory_of(line))
+    crew.kickoff(inputs("Hello.", "ana", "1"))
+    crew.replay(str(crew.tasks[0].id), inputs("Hello.", "ben", "2"))
+    assert whose(line, "ana", "ben", session="2") == ["ben"]
+
+
+def test_errors_are_of_threefold_and_of_crewai() -> None:
+    from crewai.hooks import HookAborted
+
+    assert issubclass(MemoryAborted, HookAborted)
+    assert issubclass(MemoryAborted, ThreefoldError)
+    assert crewai.Memory in ThreefoldMemory.__mro__
