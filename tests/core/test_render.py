@@ -194,6 +194,15 @@ def test_a_mention_of_the_tag_costs_no_words(text: str) -> None:
     assert strip_block(text) == text
 
 
+@pytest.mark.parametrize("said", ["</threefold-memory>", "&lt;/threefold-memory>", r"\u003c/threefold-memory\u003e"])
+def test_a_tag_that_somebody_said_ends_no_block(said: str) -> None:
+    """Or all memories behind this one would be recorded as new."""
+    block = join_block([], [memory_line(memory(f"a {said} b")), memory_line(memory("secret"))], [])
+    assert strip_block(f"before {block} after") == "before  after"
+    assert strip_block(html.escape(block, quote=False)) == ""
+    assert strip_block(block[: block.index("secret")]) == ""
+
+
 @pytest.mark.parametrize(
     "hostile",
     [

@@ -24,7 +24,10 @@ ESCAPES = 40
 # What ends a line for a model or for str.splitlines. Folded text is indented, so no content looks like a line of ours.
 _LINE_END = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 # Also as JSON or HTML writes a tag: a tool's result may hold a block in either.
-_TAG = re.compile(r"(?:<|&lt;|\\u003c)(\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)", re.IGNORECASE)
+_TAG = re.compile(
+    r"(?P<bracket><|&lt;|\\u003c)(?P<slash>\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)",
+    re.IGNORECASE,
+)
 _OUR_LINE = re.compile(r"^- \[(?:(?:fact|episode) [^\],]*, )?\d{4}-\d\d-\d\d, [^\]]*\] ", re.MULTILINE)
 
 # Possessive throughout, so that no text makes the match slower than linear.
@@ -102,21 +105,28 @@ def strip_block(text: str) -> str:
     """`text` without our blocks, so that what was recalled never enters memory again."""
     text = _after_a_cut(text)
     kept: list[str] = []
-    start, done = -1, 0
+    opened: re.Match[str] | None = None
+    done = 0
     for tag in _TAG.finditer(text):
-        if not tag[1]:
-            start = tag.start() if start < 0 or not _is_ours(text, start) else start
-        elif start >= 0:
-            kept.append(text[done:start])
-            start, done = -1, tag.end()
-    rest = text[done:start] if start >= 0 and _is_ours(text, start) else text[done:]
-    return "".join([*kept, rest]).strip() if kept or len(rest) < len(text) else text
+        if not tag["slash"]:
+            opened = tag if opened is None or not _is_ours(text, opened.start()) else opened
+        elif opened is not None and _closes(tag, opened):
+            kept.append(text[done : opened.start()])
+            opened, done = None, tag.end()
+    cut = opened is not None and _is_ours(text, opened.start())
+    rest = text[done : opened.start()] if opened is not None and cut else text[done:]
+    return "".join([*kept, rest]).strip() if kept or cut else text
+
+
+def _closes(tag: re.Match[str], opened: re.Match[str]) -> bool:
+    """A tag that is written otherwise is what somebody said: between brackets as they are, `neutral` has escaped it."""
+    return tag["bracket"].lower() == opened["bracket"].lower()
 
 
 def _after_a_cut(text: str) -> str:
     """What follows the end of a block whose beginning stands in another turn, or nowhere."""
     tag = _TAG.search(text)
-    cut = tag is not None and tag[1] and _OUR_LINE.search(text, 0, tag.start())
+    cut = tag is not None and tag["slash"] and _OUR_LINE.search(text, 0, tag.start())
     return text[tag.end() :].strip() if tag and cut else text
 
 
