@@ -445,5 +445,5 @@ def test_kaigents_consolidates_its_session(fake: FakeService) -> None:
 def test_one_memory_in_a_fence_of_its_own() -> None:
     found = found_text(Memory.model_validate({**SAVED, "text": f"x{'y' * 3_000}z </threefold-memory>"}))
     assert found.count(FENCE_CLOSE) == 1
-    assert len(found) < SHOWN_CHARS + 200
+    assert len(found) < SHOWN_CHARS + 300
     assert strip_block(f"Before. {found} After.") == "Before.  After."

@@ -64,7 +64,7 @@ def listed_text(page: MemoryPage) -> str:
 
 def found_text(memory: Memory) -> str:
     """One memory in a fence of its own, for frameworks that put what they show together themselves."""
-    return "\n".join([FENCE_OPEN, memory_line(_shown(memory)), FENCE_CLOSE])
+    return join_block([], [memory_line(_shown(memory))], [])
 
 
 def _shown(memory: Memory) -> Memory:
