@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 
 from conformance.adapter import Reply, Script
-from conformance.conftest import InProcess, in_process
 from conformance.crewai_host import Model, crewai
+from fixtures.line import Line, local_line
 from threefold import MemoryClient, Policy
 from threefold.contract import Turn
 from threefold_crewai import ThreefoldMemory
 
 
 @pytest.fixture
-def line(sqlite_url: str) -> Iterator[InProcess]:
+def line(sqlite_url: str) -> Iterator[Line]:
     """A service of the test's own."""
-    with in_process(sqlite_url) as found:
+    with local_line(sqlite_url) as found:
         yield found
 
 
 @pytest.fixture(params=["sqlite_url", "postgres_url"])
-def either(request: pytest.FixtureRequest) -> Iterator[InProcess]:
+def either(request: pytest.FixtureRequest) -> Iterator[Line]:
     """The same on each database."""
-    with in_process(request.getfixturevalue(request.param)) as found:
+    with local_line(request.getfixturevalue(request.param)) as found:
         yield found
 
 
-def client_of(line: InProcess, user: str | None = None, agent: str | None = None) -> MemoryClient:
+def client_of(line: Line, user: str | None = None, agent: str | None = None) -> MemoryClient:
     """A client that names no agent by itself, so that crews are known by their names."""
     return line.client(user).acting_as(user=user, agent=agent)
 
 
-def memory_of(line: InProcess, **options: Any) -> ThreefoldMemory:
+def memory_of(line: Line, **options: Any) -> ThreefoldMemory:
     return ThreefoldMemory(client_of(line), **options)
 
 
@@ -62,12 +62,12 @@ def replies(*texts: Reply) -> Script:
     return Script(lambda _: left.pop(0) if left else "Noted.")
 
 
-def stored(line: InProcess, user: str, session: str, agent: str = "support") -> list[Turn]:
+def stored(line: Line, user: str, session: str, agent: str = "support") -> list[Turn]:
     """The turns of a session in the store."""
     return client_of(line, user, agent).turns(session, limit=1_000).turns
 
 
-def spoken(line: InProcess, user: str, session: str, agent: str = "support") -> list[tuple[str, str | None, str]]:
+def spoken(line: Line, user: str, session: str, agent: str = "support") -> list[tuple[str, str | None, str]]:
     """Who said what in a session."""
     return [(turn.role, turn.name, turn.content) for turn in stored(line, user, session, agent)]
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conformance.adapter import Script, ToolCall
-from conformance.conftest import InProcess
 from conformance.crewai_host import QUIET, Flow, Model, crewai, listen, start
+from fixtures.line import Line
 from fixtures.served import served
 from plugins.crewai.conftest import (
     agent_of,
@@ -48,7 +48,7 @@ def newsroom(script: Script, memory: Any) -> Any:
     return crew_of(*tasks, memory=memory, name="newsroom")
 
 
-def test_a_crew_for_three_users(either: InProcess) -> None:
+def test_a_crew_for_three_users(either: Line) -> None:
     """Memories stand apart, each told once; the model is asked by nobody but the agents."""
     script = Script(lambda sent: f"Done: {len(sent)} messages.")
     crew = newsroom(script, memory_of(either))
@@ -74,7 +74,7 @@ def test_a_crew_for_three_users(either: InProcess) -> None:
         assert not any(other in prompt for prompt in prompts for other in USERS if other != user)
 
 
-def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: InProcess) -> None:
+def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: Line) -> None:
     script = replies("The gate code is 4711.")
     memory = memory_of(line)
     crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
@@ -82,7 +82,7 @@ def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: InP
     assert "The gate code is 4711." in script.prompts[-1]
 
 
-def test_a_memory_for_each_role(line: InProcess) -> None:
+def test_a_memory_for_each_role(line: Line) -> None:
     script = replies("The gate code is 4711.")
     memory = memory_of(line, per_role=True)
     crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
@@ -93,7 +93,7 @@ def test_a_memory_for_each_role(line: InProcess) -> None:
     assert len(stored(line, "ana", "c", "support/a%2Fb%25")) == 2
 
 
-def test_a_model_reads_a_fenced_block_and_no_metadata(line: InProcess) -> None:
+def test_a_model_reads_a_fenced_block_and_no_metadata(line: Line) -> None:
     script = replies()
     memory = memory_of(line, user="ana")
     crew = crew_that(script, memory)
@@ -105,7 +105,7 @@ def test_a_model_reads_a_fenced_block_and_no_metadata(line: InProcess) -> None:
     assert "score" not in script.prompts[-1]
 
 
-def test_a_session_goes_on_with_its_latest_turns(line: InProcess) -> None:
+def test_a_session_goes_on_with_its_latest_turns(line: Line) -> None:
     script = replies("Noted.", "On Fridays.")
     crew = crew_that(script, memory_of(line))
     crew.kickoff(inputs("I deploy on Fridays."))
@@ -116,7 +116,7 @@ def test_a_session_goes_on_with_its_latest_turns(line: InProcess) -> None:
     assert "When do I deploy?" not in window.partition(FENCE_CLOSE)[0]
 
 
-def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: InProcess) -> None:
+def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: Line) -> None:
     script = replies("Bees dance.", "An essay.")
     researcher, writer = agent_of(script, "Researcher"), agent_of(script, "Writer")
     crew_of(
@@ -126,13 +126,13 @@ def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: InProcess)
     assert "Find out about bees." not in script.prompts[-1]
 
 
-def test_only_what_the_guardrails_pass_is_recorded(line: InProcess) -> None:
+def test_only_what_the_guardrails_pass_is_recorded(line: Line) -> None:
     script = replies("Bad.", "Good.")
     crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line)).kickoff(inputs(""))
     assert spoken(line, "ana", "s") == [("user", None, "Ask."), ("assistant", "Helper", "Good.")]
 
 
-def test_or_all_that_was_said(line: InProcess) -> None:
+def test_or_all_that_was_said(line: Line) -> None:
     script = replies("Bad.", "Good.")
     crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line, keep="all")).kickoff(
         inputs("")
@@ -140,14 +140,14 @@ def test_or_all_that_was_said(line: InProcess) -> None:
     assert [said for _, _, said in spoken(line, "ana", "s")] == ["Ask.", "Bad.", "Good."]
 
 
-def test_thoughts_are_not_recorded(line: InProcess) -> None:
+def test_thoughts_are_not_recorded(line: Line) -> None:
     script = replies("Thought: I know.\nFinal Answer: On Fridays.")
     agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(script, native=False))
     crew_of(task_of(agent, "When?"), memory=memory_of(line, keep="all")).kickoff(inputs(""))
     assert [said for _, _, said in spoken(line, "ana", "s")] == ["When?", "On Fridays."]
 
 
-def test_the_agents_own_memory_goes_before_the_crews(line: InProcess) -> None:
+def test_the_agents_own_memory_goes_before_the_crews(line: Line) -> None:
     script = replies()
     mine, ours = memory_of(line, agent="mine"), memory_of(line)
     crew_of(task_of(agent_of(script, memory=mine), "Ask."), memory=ours).kickoff(inputs(""))
@@ -155,7 +155,7 @@ def test_the_agents_own_memory_goes_before_the_crews(line: InProcess) -> None:
     assert list(client_of(line, "ana", "support").iter_memories()) == []
 
 
-def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: InProcess) -> None:
+def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: Line) -> None:
     ask = ToolCall("delegate_work_to_coworker", {"task": "Count.", "context": "The bees.", "coworker": "Counter"})
     script = replies(ask, "Ninety bees.", "There are ninety.")
     boss, counter = agent_of(script, "Boss", allow_delegation=True), agent_of(script, "Counter")
@@ -169,7 +169,7 @@ def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: InPr
     assert len(said) == 4
 
 
-def test_a_flow_remembers_for_its_user(either: InProcess) -> None:
+def test_a_flow_remembers_for_its_user(either: Line) -> None:
     memory = memory_of(either)
     script = replies("Bees dance.")
     told: list[str] = []
@@ -193,13 +193,13 @@ def test_a_flow_remembers_for_its_user(either: InProcess) -> None:
         assert spoken(either, user, "monday")[0] == ("user", None, "What do bees do?")
 
 
-def test_an_agent_of_its_own_records_the_conversation(line: InProcess) -> None:
+def test_an_agent_of_its_own_records_the_conversation(line: Line) -> None:
     script = replies("Noted.")
     agent_of(script, memory=memory_of(line, user="ana", agent="support", session="s")).kickoff("I deploy on Fridays.")
     assert spoken(line, "ana", "s") == [("user", None, "I deploy on Fridays."), ("assistant", "Helper", "Noted.")]
 
 
-def test_a_kickoff_without_a_session_is_one_of_its_own(line: InProcess) -> None:
+def test_a_kickoff_without_a_session_is_one_of_its_own(line: Line) -> None:
     crew = newsroom(replies(), memory_of(line))
     for _ in range(2):
         crew.kickoff({"topic": "bees", "user_id": "ana"})
@@ -233,7 +233,7 @@ def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_l
     assert not list(tmp_path.glob("**/*lance*"))
 
 
-def test_the_memory_has_neither_model_nor_embedder(line: InProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_memory_has_neither_model_nor_embedder(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was wanted")
 

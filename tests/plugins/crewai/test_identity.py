@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from conformance.adapter import Reply, Script, Stall
-from conformance.conftest import InProcess
 from conformance.crewai_host import Flow, crewai, start
+from fixtures.line import Line
 from plugins.crewai.conftest import (
     agent_of,
     client_of,
@@ -35,19 +35,19 @@ def customer(given: Mapping[str, Any]) -> str:
     return given["customer"]["id"]
 
 
-def whose(line: InProcess, *users: str, session: str = "s", agent: str = "support") -> list[str]:
+def whose(line: Line, *users: str, session: str = "s", agent: str = "support") -> list[str]:
     """Those of the users to whom something was said in a session."""
     return [user for user in users if _has(line, user, session, agent)]
 
 
-def _has(line: InProcess, user: str, session: str, agent: str) -> bool:
+def _has(line: Line, user: str, session: str, agent: str) -> bool:
     try:
         return spoken(line, user, session, agent)[0] == ASKED
     except NotFound:
         return False
 
 
-def test_the_order_of_those_who_may_name_a_user(line: InProcess) -> None:
+def test_the_order_of_those_who_may_name_a_user(line: Line) -> None:
     names = ("code", "fixed", "input", "client")
     everyone = ThreefoldMemory(client_of(line, "client"), user="fixed")
     with acting_as(user="code"):
@@ -59,46 +59,46 @@ def test_the_order_of_those_who_may_name_a_user(line: InProcess) -> None:
     assert [whose(line, *names, session=str(number)) for number in (1, 2, 3, 4)] == [[name] for name in names]
 
 
-def test_functions_of_the_inputs(line: InProcess) -> None:
+def test_functions_of_the_inputs(line: Line) -> None:
     memory = memory_of(line, user=customer, session=itemgetter("ticket"))
     crew_that(Script(), memory).kickoff({"text": "Hello.", "customer": {"id": "ana"}, "ticket": "7"})
     assert whose(line, "ana", session="7") == ["ana"]
 
 
 @pytest.mark.parametrize("wrong", [itemgetter("missing"), dict[str, str]().get, attrgetter("customer")])
-def test_a_function_that_finds_nobody_stops_the_kickoff(line: InProcess, wrong: Any) -> None:
+def test_a_function_that_finds_nobody_stops_the_kickoff(line: Line, wrong: Any) -> None:
     script = Script()
     with pytest.raises(MemoryAborted, match="user: its function"):
         crew_that(script, memory_of(line, user=wrong)).kickoff(inputs("Hello."))
     assert script.prompts == []
 
 
-def test_a_number_is_a_name(line: InProcess) -> None:
+def test_a_number_is_a_name(line: Line) -> None:
     crew_that(Script(), memory_of(line)).kickoff({**inputs("Hello."), "user_id": 7})
     assert whose(line, "7") == ["7"]
 
 
-def test_what_is_no_name_stops_the_kickoff(line: InProcess) -> None:
+def test_what_is_no_name_stops_the_kickoff(line: Line) -> None:
     script = Script()
     with pytest.raises(MemoryAborted, match="user_id: it is named by a string, not by list"):
         crew_that(script, memory_of(line)).kickoff({**inputs("Hello."), "user_id": ["ana"]})
     assert script.prompts == []
 
 
-def test_the_refusal_of_the_service_is_in_the_error(line: InProcess) -> None:
+def test_the_refusal_of_the_service_is_in_the_error(line: Line) -> None:
     with pytest.raises(MemoryAborted) as raised:
         crew_that(Script(), memory_of(line)).kickoff(inputs("Hello.", "*"))
     assert isinstance(raised.value.__cause__, InvalidRequest)
 
 
-def test_callbacks_before_the_kickoff_may_name_the_user(line: InProcess) -> None:
+def test_callbacks_before_the_kickoff_may_name_the_user(line: Line) -> None:
     crew = crew_that(Script(), memory_of(line))
     crew.before_kickoff_callbacks.append(partial(dict[str, str], user_id="ana"))
     crew.kickoff({"text": "Hello.", "session_id": "s"})
     assert whose(line, "ana", "local") == ["ana"]
 
 
-def test_a_crew_in_a_flow_may_be_anothers(line: InProcess) -> None:
+def test_a_crew_in_a_flow_may_be_anothers(line: Line) -> None:
     memory = memory_of(line)
 
     class Talk(Flow[Any]):
@@ -111,7 +111,7 @@ def test_a_crew_in_a_flow_may_be_anothers(line: InProcess) -> None:
     assert whose(line, "ana", "ben", "local") == ["ana", "ben"]
 
 
-def test_the_nearest_name_around_is_the_agents(line: InProcess) -> None:
+def test_the_nearest_name_around_is_the_agents(line: Line) -> None:
     memory = memory_of(line)
 
     class Talk(Flow[Any]):
@@ -123,7 +123,7 @@ def test_the_nearest_name_around_is_the_agents(line: InProcess) -> None:
     assert whose(line, "ana", agent="Talk") == ["ana"]
 
 
-def test_a_crew_without_a_name_is_the_clients_agent(line: InProcess) -> None:
+def test_a_crew_without_a_name_is_the_clients_agent(line: Line) -> None:
     memory = ThreefoldMemory(client_of(line, agent="mine"))
     crew_that(Script(), memory, name="crew").kickoff(inputs("Hello."))
     crew_that(Script(), memory, name="named").kickoff(inputs("Hello."))
@@ -131,7 +131,7 @@ def test_a_crew_without_a_name_is_the_clients_agent(line: InProcess) -> None:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_after_a_kickoff_it_is_nobodys_turn(line: InProcess, fails: bool) -> None:
+def test_after_a_kickoff_it_is_nobodys_turn(line: Line, fails: bool) -> None:
     def reply(_: list[str]) -> Reply:
         if fails:
             raise ValueError("broken")
@@ -148,7 +148,7 @@ def test_after_a_kickoff_it_is_nobodys_turn(line: InProcess, fails: bool) -> Non
     assert [fact.text for fact in client_of(line, "local").iter_memories(kinds=["fact"])] == ["The door is green."]
 
 
-def test_nor_after_one_that_was_cancelled(line: InProcess) -> None:
+def test_nor_after_one_that_was_cancelled(line: Line) -> None:
     memory = memory_of(line)
 
     async def run() -> None:
@@ -171,7 +171,7 @@ def test_nor_after_one_that_was_cancelled(line: InProcess) -> None:
     assert len(stored(line, "ana", "s")) == 1
 
 
-def test_a_tool_cannot_name_a_user(line: InProcess) -> None:
+def test_a_tool_cannot_name_a_user(line: Line) -> None:
     from conformance.adapter import ToolCall
 
     call = ToolCall("save_to_memory", {"contents": ["The gate code is 4711."], "user_id": "ben", "scope": "/x"})
@@ -181,7 +181,7 @@ def test_a_tool_cannot_name_a_user(line: InProcess) -> None:
     assert (fact.user, fact.session_id) == ("ana", "s")
 
 
-def test_without_its_hooks_a_memory_refuses(line: InProcess) -> None:
+def test_without_its_hooks_a_memory_refuses(line: Line) -> None:
     """Or everybody's memories would be the client's user's."""
     from crewai.hooks import clear_all_hooks
 
@@ -198,7 +198,7 @@ def test_without_its_hooks_a_memory_refuses(line: InProcess) -> None:
     assert script.prompts == []
 
 
-def test_a_replay_has_the_inputs_of_the_kickoff(line: InProcess) -> None:
+def test_a_replay_has_the_inputs_of_the_kickoff(line: Line) -> None:
     crew = crew_that(Script(), memory_of(line))
     crew.kickoff(inputs("Hello.", "ana", "1"))
     crew.replay(str(crew.tasks[0].id), inputs("Hello.", "ben", "2"))

@@ -11,8 +11,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from conformance.adapter import Script
-from conformance.conftest import InProcess
 from conformance.crewai_host import crewai
+from fixtures.line import Line
 from plugins.crewai.conftest import (
     agent_of,
     client_of,
@@ -31,7 +31,7 @@ from threefold_crewai.records import NOTE
 
 
 @pytest.fixture
-def memory(line: InProcess) -> ThreefoldMemory:
+def memory(line: Line) -> ThreefoldMemory:
     """Ana's memory of a crew, from outside of it."""
     return memory_of(line, user="ana", agent="support", session="s")
 
@@ -46,7 +46,7 @@ def contents(found: Any) -> list[str]:
     return [each.record.content if hasattr(each, "record") else each.content for each in found]
 
 
-def test_a_record_comes_back_as_it_was_saved(either: InProcess) -> None:
+def test_a_record_comes_back_as_it_was_saved(either: Line) -> None:
     memory = memory_of(either, user="ana", agent="support")
     options = {"scope": "/billing/eu", "categories": ["payment"], "importance": 0.9, "source": "form"}
     saved(memory, "Ana pays by invoice.", metadata={"ticket": 7}, **options)
@@ -100,7 +100,7 @@ def test_the_filters_of_forget(memory: ThreefoldMemory) -> None:
     assert memory.list_records() == []
 
 
-def test_turns_are_forgotten_like_facts(line: InProcess, memory: ThreefoldMemory) -> None:
+def test_turns_are_forgotten_like_facts(line: Line, memory: ThreefoldMemory) -> None:
     crew_that(replies(), memory).kickoff(inputs("The gate code is 4711."))
     ids = [record.id for record in memory.list_records() if "4711" in record.content]
     assert memory.forget(record_ids=ids) == 1
@@ -117,7 +117,7 @@ def test_an_update(memory: ThreefoldMemory) -> None:
         memory.update("00000000-0000-0000-0000-000000000000", "No.")
 
 
-def test_a_root_scope_holds_for_every_verb(line: InProcess, memory: ThreefoldMemory) -> None:
+def test_a_root_scope_holds_for_every_verb(line: Line, memory: ThreefoldMemory) -> None:
     inner = memory_of(line, user="ana", agent="support", root_scope="/a")
     outside = saved(memory, "The gate is blue.", scope="/b")
     saved(inner, "The flag is red.", scope="/x")
@@ -130,7 +130,7 @@ def test_a_root_scope_holds_for_every_verb(line: InProcess, memory: ThreefoldMem
     assert contents(memory.list_records()) == ["The gate is blue."]
 
 
-def test_a_crew_on_a_view_remembers_in_its_topic(line: InProcess) -> None:
+def test_a_crew_on_a_view_remembers_in_its_topic(line: Line) -> None:
     memory, script = memory_of(line), replies("The code is 4711.")
     view: Any = memory.scope("/gate#1%")
     crew_that(script, view).kickoff(inputs("Find the code.", session="a"))
@@ -145,7 +145,7 @@ def test_a_crew_on_a_view_remembers_in_its_topic(line: InProcess) -> None:
         assert memory.info("/gate#1%").record_count == 4
 
 
-def test_a_slice_is_read_and_not_written(line: InProcess) -> None:
+def test_a_slice_is_read_and_not_written(line: Line) -> None:
     memory, script = memory_of(line), replies()
     with acting_as(user="ana", agent="support"):
         saved(memory, "The flag is red.", scope="/a")
@@ -159,7 +159,7 @@ def test_a_slice_is_read_and_not_written(line: InProcess) -> None:
         assert len(memory.list_records()) == 3
 
 
-def test_read_only(line: InProcess, memory: ThreefoldMemory) -> None:
+def test_read_only(line: Line, memory: ThreefoldMemory) -> None:
     record = saved(memory, "The flag is red.")
     reader = memory_of(line, user="ana", agent="support", read_only=True)
     script = replies()
@@ -171,7 +171,7 @@ def test_read_only(line: InProcess, memory: ThreefoldMemory) -> None:
     assert contents(memory.list_records()) == ["The flag is red."]
 
 
-def test_reset_memories_reaches_no_further_than_its_user_and_agent(line: InProcess) -> None:
+def test_reset_memories_reaches_no_further_than_its_user_and_agent(line: Line) -> None:
     """CrewAI's own reset ignores the scope."""
     crew = crew_that(replies(), memory_of(line, user="ana", agent="support"))
     crew.kickoff(inputs("Hello."))
@@ -183,13 +183,13 @@ def test_reset_memories_reaches_no_further_than_its_user_and_agent(line: InProce
     assert [len(list(client_of(line, *other).iter_memories())) for other in others] == [2, 2]
 
 
-def test_nothing_is_reset_while_nobody_says_whose(line: InProcess) -> None:
+def test_nothing_is_reset_while_nobody_says_whose(line: Line) -> None:
     crew = crew_that(replies(), memory_of(line, user="ana"))
     with pytest.raises(RuntimeError, match="name the agent"):
         crew.reset_memories("memory")
 
 
-def test_the_facts_that_a_model_saves_are_no_conversation(line: InProcess) -> None:
+def test_the_facts_that_a_model_saves_are_no_conversation(line: Line) -> None:
     """Words that look like CrewAI's dump of a conversation would become the user's."""
     from conformance.adapter import ToolCall
 
@@ -201,7 +201,7 @@ def test_the_facts_that_a_model_saves_are_no_conversation(line: InProcess) -> No
     assert {fact.text for fact in facts} == {forged, "The flag is red."}
 
 
-def test_the_search_tool_finds_each_memory_once_and_not_the_question(line: InProcess) -> None:
+def test_the_search_tool_finds_each_memory_once_and_not_the_question(line: Line) -> None:
     from conformance.adapter import ToolCall
 
     memory = memory_of(line)
@@ -216,7 +216,7 @@ def test_the_search_tool_finds_each_memory_once_and_not_the_question(line: InPro
     assert found.startswith(f"{FENCE_OPEN}\n{PREFACE}\nMemories:\n- [")
 
 
-def test_metadata_of_others_is_no_note(line: InProcess, memory: ThreefoldMemory) -> None:
+def test_metadata_of_others_is_no_note(line: Line, memory: ThreefoldMemory) -> None:
     client_of(line, "ana", "support").save("The flag is red.", metadata={NOTE: {"importance": "high"}, "n": 1})
     client_of(line, "ana", "support").save("The flag is blue.", metadata={NOTE: "x"})
     assert [record.metadata for record in memory.list_records()] == [{}, {"n": 1}]
@@ -238,7 +238,7 @@ def test_copies_are_the_same_memory(memory: ThreefoldMemory) -> None:
     assert crew.copy().memory is memory
 
 
-def test_a_dump_tells_neither_keys_nor_users(line: InProcess) -> None:
+def test_a_dump_tells_neither_keys_nor_users(line: Line) -> None:
     client = client_of(line, "secret-client")
     memory = ThreefoldMemory(client, user=lambda given: "secret-user", session="secret-session", agent="support")
     crew = crew_of(task_of(agent_of(Script(), memory=memory)), memory=memory)
@@ -247,7 +247,7 @@ def test_a_dump_tells_neither_keys_nor_users(line: InProcess) -> None:
         assert not any(word in dump for word in ("secret", "http://"))
 
 
-def test_an_agent_with_the_dump_of_a_memory_does_not_run(line: InProcess) -> None:
+def test_an_agent_with_the_dump_of_a_memory_does_not_run(line: Line) -> None:
     """CrewAI would go on with a memory of its own class, and no store."""
     dump = json.loads(TypeAdapter(crewai.Memory).dump_json(memory_of(line)))  # as in a checkpoint
     script = Script()
