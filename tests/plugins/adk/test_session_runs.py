@@ -120,12 +120,15 @@ def test_a_closed_runner_leaves_nothing_open(line: Line) -> None:
     """A warning of a connection left open would fail this test."""
 
     async def run() -> None:
-        talk = Talk(sessions=open_sessions(line))
+        talk = Talk(sessions=service)
         await talk.say("Hello")
         await talk.runner.close()
 
+    service = open_sessions(line)
     asyncio.run(run())
-    assert words(line) == ["Hello", "Noted."]
+    asyncio.run(service.close())
+    asyncio.run(run())
+    assert words(line) == ["Hello", "Noted."] * 2
 
 
 @pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")

@@ -41,6 +41,13 @@ async def test_an_id_is_given_once(sessions: BaseSessionService) -> None:
     assert (await get(sessions)).state == {}
 
 
+async def test_of_two_who_create_one_session_at_once_one_is_told(sessions: BaseSessionService) -> None:
+    made = await asyncio.gather(
+        *(sessions.create_session(**WHO, session_id="s", state={"step": 1}) for _ in range(2)), return_exceptions=True
+    )
+    assert sorted(type(each).__name__ for each in made if not isinstance(each, Session)) == ["AlreadyExistsError"]
+
+
 async def test_an_unknown_session_is_none(sessions: BaseSessionService) -> None:
     await sessions.create_session(**WHO, session_id="s")
     assert await sessions.get_session(app_name=APP, user_id="bob", session_id="s") is None

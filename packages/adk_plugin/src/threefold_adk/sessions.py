@@ -126,6 +126,10 @@ class ThreefoldSessionService(BaseSessionService):
                 self._commit_event_to_session(session, event)
         return event
 
+    async def close(self) -> None:
+        """Close the connections of the running event loop, which closes them at its end anyway."""
+        await self._client.close()
+
     async def _append(self, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes) -> None:
         before = session.stored if isinstance(session, StoredSession) else await _adopted(client, session)
         after = before.after(changes.session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,7 @@ class Changes:
 
     def shared(self) -> list[Call[ItemsResponse]]:
         """What stores the part that outlives the session."""
-        return [
-            calls.items_batch([_put(key, value) for key, value in values.items()], scope=scope)
-            for scope, values in _scopes(self.user, self.app)
-            if values
-        ]
+        return [*_puts("user", self.user), *_puts("agent", self.app)]
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,9 @@ async def _read(client: AsyncMemoryClient, scope: DataScope) -> dict[str, Any]:
     return {item.key: item.value["value"] for item in found.results[0].items}
 
 
-def _scopes(user: Values, app: Values) -> list[tuple[DataScope, Values]]:
-    return [("user", user), ("agent", app)]
+def _puts(scope: DataScope, values: Values) -> Iterator[Call[ItemsResponse]]:
+    if values:
+        yield calls.items_batch([_put(key, value) for key, value in values.items()], scope=scope)
 
 
 def _put(key: str, value: Any) -> PutItem:
