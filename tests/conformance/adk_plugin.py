@@ -25,9 +25,10 @@ from pydantic import Field
 
 from conformance.adapter import Plugin, Reply, Script, Setup, Stall, ToolCall, Who
 from threefold import ThreefoldError
-from threefold_adk import ThreefoldPlugin, ThreefoldToolset
+from threefold_adk import ThreefoldPlugin, ThreefoldSessionService, ThreefoldToolset
 from threefold_adk.events import words_of
 
+PIXEL = bytes.fromhex("89504e470d0a1a0a")
 STREAMING = RunConfig.model_validate({"streaming_mode": "sse"})
 
 
@@ -87,14 +88,14 @@ class Sessions(BaseSessionService):
 class Subject:
     """An app with one agent; the user and the session come with each run."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, sessions: BaseSessionService | None = None) -> None:
         self.script = setup.script
         client = setup.line.async_client()
         self.plugin = ThreefoldPlugin(client, policy=setup.policy)
         self.model = Scripted(script=setup.script)
         tools: list[Any] = [weather, broken, ThreefoldToolset(client, policy=setup.policy)]
         self.agent_name = client.agent or ""
-        self.sessions = Sessions()
+        self.sessions = sessions or Sessions()
         self.runner = self.runner_of(LlmAgent(name="helper", model=self.model, tools=tools))
 
     def runner_of(self, agent: BaseAgent) -> Runner:
@@ -231,6 +232,25 @@ async def pass_the_limit(subject: Subject, text: str, who: Who) -> None:
             pass
 
 
+async def replay(setup: Setup, who: Who) -> tuple[Any, Any]:
+    """What two runs say, and what another runner finds of it."""
+    replies: list[Reply] = [ToolCall("weather", {"town": "Oslo"}), "Sunny.", "A pixel."]
+    setup.script.reply = lambda _: replies.pop(0)
+    subject = Subject(setup, ThreefoldSessionService(setup.line.async_client()))
+    picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=PIXEL))
+    page = types.Part(file_data=types.FileData(mime_type="text/html", file_uri="https://example.org/a"))
+    contents = [message("What is the weather in Oslo?"), types.Content(role="user", parts=[picture, page])]
+    told: list[Event] = []
+    for content in contents:
+        running = subject.runner.run_async(
+            user_id=who.user, session_id=who.session, new_message=content, yield_user_message=True
+        )
+        told += [event async for event in running]
+    other = ThreefoldSessionService(setup.line.async_client())
+    found = await other.get_session(app_name=subject.agent_name, user_id=who.user, session_id=who.session)
+    return told, found and found.events
+
+
 PLUGIN = Plugin(
     module="threefold_adk",
     framework="google.adk.runners",
@@ -247,4 +267,5 @@ PLUGIN = Plugin(
         "fail_in_tool": fail_in_tool,
         "pass_the_limit": pass_the_limit,
     },
+    replay=replay,
 )
