@@ -61,6 +61,17 @@ async def _count(batch: Sequence[TurnIn]) -> list[int]:
 
 
 @dataclass(frozen=True)
+class _Found:
+    """What a write finds: the session, its turns by the ids that come again, which ids were erased, and how many turns
+    the owner has where there is a quota."""
+
+    session: SessionRow
+    known: dict[str, dict[str, Any]]
+    gone: Collection[str]
+    turns_held: int
+
+
+@dataclass(frozen=True)
 class _Append:
     """One write, as its transaction sees it."""
 
@@ -81,26 +92,24 @@ class _Append:
         return self.service.settings.max_turns_per_user
 
     def run(self, connection: Connection) -> WriteResponse:
-        sessions.ensure_owner(connection, self.principal, self.now)
-        locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
-        ids = [turn.id for turn in self.request.turns if turn.id is not None]
-        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
-        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
-        any_erased = erasures.start_any_erased(connection, self.scope.owner)
-        row = locked()
-        gone = self._erased(connection, ids) if any_erased() else set[str]()
-        fresh, duplicates, erased = self._sort(known(), gone)
+        found = self._look(connection)
+        if found is None or not found.session.named:
+            sessions.create(connection, self.principal, self.scope, self.request.session_id, self.now)
+            found = self._look(connection)
+            assert found is not None
+        row = found.session
+        fresh, duplicates, erased = self._sort(found.known, found.gone)
         state = None if erased else self._new_state(connection)
         changes = bool(fresh) or state is not None
         if changes:
             self._check_revision(row.revision)
         scheduled = False
         if fresh:
-            check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
+            check_quota("turns", found.turns_held, len(fresh), self.quota)
             self._append(connection, row.last_seq + 1, fresh)
             scheduled = self._schedule(connection, row, sum(tokens for _, tokens in fresh))
         if state is not None:
-            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
+            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh, now=self.now)
         response = WriteResponse(
             appended=len(fresh),
             duplicates=duplicates,
@@ -112,6 +121,19 @@ class _Append:
         if erased and response.last_seq == 0:
             raise _AllErased(response)
         return response
+
+    def _look(self, connection: Connection) -> _Found | None:
+        """What is there of the session, under its lock; None if it has not begun."""
+        ids = [turn.id for turn in self.request.turns if turn.id is not None]
+        locked = sessions.start_lock(connection, self.scope)
+        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
+        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
+        any_erased = erasures.start_any_erased(connection, self.scope.owner)
+        row = locked()
+        if row is None:
+            return None
+        gone = self._erased(connection, ids) if any_erased() else set[str]()
+        return _Found(row, known(), gone, turns_held() if turns_held else 0)
 
     def _new_state(self, connection: Connection) -> str | None:
         """The state to store; none where it is there already, as in a repeated write."""
@@ -157,7 +179,7 @@ class _Append:
         visibility = Reach[self.request.visibility or "user"]
         turns.append(connection, self.scope.owner, self.session, first_seq, fresh, visibility=visibility, now=self.now)
         tokens = sum(count for _, count in fresh)
-        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens)
+        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens, now=self.now)
 
     def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
         """Make indexing due, and folding too once the undigested turns have passed the trigger; at a run's end, which

@@ -65,9 +65,9 @@ class Prepared:
         _driver(connection).execute(compiled.sql, compiled.parameters(values))
 
     def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run it once per row, for its effect."""
-        compiled = self._for(connection.dialect)
-        _driver(connection).cursor().executemany(compiled.sql, [compiled.parameters(row) for row in rows])
+        """Run it once per row, for its effect. Not `executemany`: within a pipeline it waits for what was sent before."""
+        for row in rows:
+            self.run(connection, **row)
 
     def _for(self, dialect: Dialect) -> _Compiled:
         if dialect.name not in self._compiled:
