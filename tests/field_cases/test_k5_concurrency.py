@@ -90,7 +90,7 @@ def test_a_write_that_fails_in_the_middle_leaves_no_lock_and_no_half(
 
         fault.setattr("threefold_server.storage.sessions.advance", fail)
         with pytest.raises(InternalError):
-            memory.write("s1", [said("new", id="2")])
+            memory.write("s1", [said("new", id="2")], expected_revision=1)  # of Postgres, too, in several statements
     with service.client(user="ana", agent="support") as other:
         assert other.write("s1", [said("two", id="3")]).last_seq == 2
     assert [turn.id for turn in memory.turns("s1").turns] == ["1", "3"]

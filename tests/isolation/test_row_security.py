@@ -173,6 +173,7 @@ def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
         memory.write(session, [{"role": "user", "content": "I live in Oslo."}], state="{}")
         status = memory.end(session, wait=60)
         assert (status.state, status.extracted_upto) == ("idle", 1), status.reason
+    memory.write("m3", [{"role": "user", "content": "Hello."}])  # nothing but turns
     memory.state("m1")
     memory.recall("Oslo", as_of=datetime.now(UTC))
     memory.forget(session_id="m1")
@@ -205,9 +206,9 @@ def used(
 ) -> list[Statement]:
     """The statements of one user who has used everything; the memory is still there."""
     model: dict[str, Any] = {"model": "scripted", "model_base_url": openai_server.url, "model_api_key": "key"}
-    budget: dict[str, Any] = {"rolling_summary": False, "model_tokens_per_user_day": 1_000_000}
+    budget: dict[str, Any] = {"model_tokens_per_user_day": 1_000_000, "max_turns_per_user": None}
     with (
-        LocalService(database_url=postgres_url, **SETTINGS, **model, **budget) as service,
+        LocalService(database_url=postgres_url, **SETTINGS | model | budget, rolling_summary=False) as service,
         service.client(user="ana", agent="drawn", timeout=60.0) as memory,
     ):
         use_facts_by_a_model(memory, openai_server)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -15,11 +16,13 @@ from threefold_server.access import Principal, Reach, ScopeFilter, check_quota, 
 from threefold_server.models.tokens import count_tokens
 from threefold_server.redaction import Redact, redact_json
 from threefold_server.service import Service
-from threefold_server.storage import erasures, sessions, tasks, turns
+from threefold_server.storage import append, erasures, sessions, tasks, turns
+from threefold_server.storage.append import Marks
 from threefold_server.storage.database import Connection
 from threefold_server.storage.sessions import SessionRow
 
 MICROS = 1_000_000
+NEVER = 2**62  # tokens
 COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
 
 
@@ -32,6 +35,10 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
         request = await anyio.to_thread.run_sync(_redacted, request, service.redact)
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
+    if job.is_ordinary and not service.database.is_sqlite:
+        finish = await service.database.write(principal.owner, job.start, pipelined=True)
+        if (response := finish()) is not None:
+            return response
     try:
         return await service.database.write(principal.owner, job.run, pipelined=True)
     except _AllErased as late:
@@ -61,17 +68,6 @@ async def _count(batch: Sequence[TurnIn]) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What a write finds: the session, its turns by the ids that come again, which ids were erased, and how many turns
-    the owner has where there is a quota."""
-
-    session: SessionRow
-    known: dict[str, dict[str, Any]]
-    gone: Collection[str]
-    turns_held: int
-
-
-@dataclass(frozen=True)
 class _Append:
     """One write, as its transaction sees it."""
 
@@ -91,49 +87,52 @@ class _Append:
     def quota(self) -> int | None:
         return self.service.settings.max_turns_per_user
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Turns that do not repeat each other, and nothing else."""
+        request = self.request
+        ids = [turn.id for turn in request.turns if turn.id is not None]
+        bare = request.state is None and request.expected_revision is None and self.quota is None
+        return bare and bool(request.turns) and len(set(ids)) == len(ids)
+
+    def start(self, connection: Connection) -> Callable[[], WriteResponse | None]:
+        """Try to write in one round trip; the answer once it is committed, or None if nothing was done."""
+        batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
+        place = append.Place(self.principal, self.scope, self.request.session_id)
+        started = append.start_append(connection, place, self._rows(batch, after=0), self._marks, self.now)
+
+        def finish() -> WriteResponse | None:
+            row = started()
+            scheduled = row is not None and any(self._due(row, sum(self.counts)))
+            return None if row is None else _response(row, appended=len(batch), scheduled=scheduled)
+
+        return finish
+
     def run(self, connection: Connection) -> WriteResponse:
-        found = self._look(connection)
-        if found is None or not found.session.named:
-            sessions.create(connection, self.principal, self.scope, self.request.session_id, self.now)
-            found = self._look(connection)
-            assert found is not None
-        row = found.session
-        fresh, duplicates, erased = self._sort(found.known, found.gone)
+        sessions.ensure_owner(connection, self.principal, self.now)
+        locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
+        ids = [turn.id for turn in self.request.turns if turn.id is not None]
+        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
+        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
+        any_erased = erasures.start_any_erased(connection, self.scope.owner)
+        row = locked()
+        gone = self._erased(connection, ids) if any_erased() else set[str]()
+        fresh, duplicates, erased = self._sort(known(), gone)
         state = None if erased else self._new_state(connection)
         changes = bool(fresh) or state is not None
         if changes:
             self._check_revision(row.revision)
         scheduled = False
         if fresh:
-            check_quota("turns", found.turns_held, len(fresh), self.quota)
-            self._append(connection, row.last_seq + 1, fresh)
-            scheduled = self._schedule(connection, row, sum(tokens for _, tokens in fresh))
+            check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
+            scheduled = self._append(connection, row, fresh)
         if state is not None:
-            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh, now=self.now)
-        response = WriteResponse(
-            appended=len(fresh),
-            duplicates=duplicates,
-            erased=erased,
-            last_seq=row.last_seq + len(fresh),
-            revision=row.revision + (1 if changes else 0),
-            scheduled=scheduled,
-        )
+            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
+        response = _response(row, appended=len(fresh), scheduled=scheduled, duplicates=duplicates, erased=erased)
+        response.revision = row.revision + (1 if changes else 0)
         if erased and response.last_seq == 0:
             raise _AllErased(response)
         return response
-
-    def _look(self, connection: Connection) -> _Found | None:
-        """What is there of the session, under its lock; None if it has not begun."""
-        ids = [turn.id for turn in self.request.turns if turn.id is not None]
-        locked = sessions.start_lock(connection, self.scope)
-        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
-        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
-        any_erased = erasures.start_any_erased(connection, self.scope.owner)
-        row = locked()
-        if row is None:
-            return None
-        gone = self._erased(connection, ids) if any_erased() else set[str]()
-        return _Found(row, known(), gone, turns_held() if turns_held else 0)
 
     def _new_state(self, connection: Connection) -> str | None:
         """The state to store; none where it is there already, as in a repeated write."""
@@ -159,47 +158,79 @@ class _Append:
         fresh: list[tuple[TurnIn, int]] = []
         duplicates = erased = 0
         for turn, tokens in zip(self.request.turns, self.counts, strict=True):
-            turn_id = turn.id or uuid4().hex
-            content = turns.content_of(turn)
-            if turn_id in gone:
+            if turn.id is None:
+                fresh.append((_with_id(turn), tokens))
+            elif turn.id in gone:
                 erased += 1
-            elif turn_id not in known:
-                known[turn_id] = content
-                fresh.append((turn.model_copy(update={"id": turn_id}), tokens))
-            elif known[turn_id] == content or self.request.on_conflict == "keep":
+            elif turn.id not in known:
+                known[turn.id] = turns.content_of(turn)
+                fresh.append((turn, tokens))
+            elif known[turn.id] == turns.content_of(turn) or self.request.on_conflict == "keep":
                 duplicates += 1
             else:
                 raise Conflict(
-                    f"turn id {turn_id!r} was written before with other content; nothing of this call was stored",
-                    {"turn_id": turn_id},
+                    f"turn id {turn.id!r} was written before with other content; nothing of this call was stored",
+                    {"turn_id": turn.id},
                 )
         return fresh, duplicates, erased
 
-    def _append(self, connection: Connection, first_seq: int, fresh: list[tuple[TurnIn, int]]) -> None:
-        visibility = Reach[self.request.visibility or "user"]
-        turns.append(connection, self.scope.owner, self.session, first_seq, fresh, visibility=visibility, now=self.now)
-        tokens = sum(count for _, count in fresh)
-        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=tokens, now=self.now)
+    def _append(self, connection: Connection, row: SessionRow, fresh: list[tuple[TurnIn, int]]) -> bool:
+        """Store new turns; whether folding or extraction became due."""
+        turns.append(connection, self.scope.owner, self.session, self._rows(fresh, after=row.last_seq))
+        added = sum(count for _, count in fresh)
+        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=added)
+        return self._schedule(connection, row, added)
 
-    def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
-        """Make indexing due, and folding too once the undigested turns have passed the trigger; at a run's end, which
-        is a good moment, once they have passed the target."""
-        tasks.schedule(connection, self.scope.owner, self.session, "index", self.now)
+    def _rows(self, batch: list[tuple[TurnIn, int]], *, after: int) -> list[dict[str, Any]]:
+        return turns.rows_of(batch, after=after, visibility=Reach[self.request.visibility or "user"], now=self.now)
+
+    @property
+    def _marks(self) -> Marks:
+        """Undigested turns are folded once they pass the trigger; at a run's end, which is a good moment, the target.
+        Facts are drawn each time that so many tokens have come, and when the session has been idle."""
         settings = self.service.settings
         enough = settings.target if self.request.run_end else settings.trigger
-        fold = settings.rolling_summary and row.tokens + added - row.digested_tokens > enough
-        if fold:
-            tasks.schedule(connection, self.scope.owner, self.session, "fold", self.now)
-        return self._schedule_extraction(connection, row.tokens, added, enough) or fold
+        idle_at = self.now + int(settings.idle_seconds * MICROS)
+        return Marks(
+            fold_above=enough if settings.rolling_summary else NEVER,
+            extract_every=enough,
+            idle_at=None if self.service.extractor is None else idle_at,
+        )
 
-    def _schedule_extraction(self, connection: Connection, before: int, added: int, every: int) -> bool:
-        """Facts are drawn each time that so many tokens have come, and when the session has been idle."""
-        if self.service.extractor is None:
-            return False
-        enough = before // every != (before + added) // every
-        due_at = self.now if enough else self.now + int(self.service.settings.idle_seconds * MICROS)
-        tasks.appoint(connection, self.scope.owner, self.session, "extract", due_at, self.now)
-        return enough
+    def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
+        """Make indexing due, and what else the marks say."""
+        due = partial(tasks.schedule, connection, self.scope.owner, self.session)
+        due("index", self.now)
+        folds, extracts = self._due(row, added)
+        if folds:
+            due("fold", self.now)
+        if self._marks.idle_at is not None:
+            due_at = self.now if extracts else self._marks.idle_at
+            tasks.appoint(connection, self.scope.owner, self.session, "extract", due_at, self.now)
+        return folds or extracts
+
+    def _due(self, row: SessionRow, added: int) -> tuple[bool, bool]:
+        """Whether folding and extraction are due."""
+        marks = self._marks
+        folds = tasks.folds(row.tokens, row.digested_tokens, added, marks.fold_above)
+        return folds, marks.idle_at is not None and tasks.extracts(row.tokens, added, marks.extract_every)
+
+
+def _with_id(turn: TurnIn) -> TurnIn:
+    return turn if turn.id is not None else turn.model_copy(update={"id": uuid4().hex})
+
+
+def _response(
+    before: SessionRow, *, appended: int, scheduled: bool, duplicates: int = 0, erased: int = 0
+) -> WriteResponse:
+    return WriteResponse(
+        appended=appended,
+        duplicates=duplicates,
+        erased=erased,
+        last_seq=before.last_seq + appended,
+        revision=before.revision + 1,
+        scheduled=scheduled,
+    )
 
 
 class _AllErased(Exception):

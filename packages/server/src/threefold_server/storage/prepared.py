@@ -65,7 +65,7 @@ class Prepared:
         _driver(connection).execute(compiled.sql, compiled.parameters(values))
 
     def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Run it once per row, for its effect. Not `executemany`: within a pipeline it waits for what was sent before."""
+        """Run it once per row, for its effect. Not by `executemany`, which in a pipeline waits for all sent before."""
         for row in rows:
             self.run(connection, **row)
 

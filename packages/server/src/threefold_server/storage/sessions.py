@@ -7,7 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, bindparam, func, select, tuple_, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Integer,
+    Table,
+    and_,
+    bindparam,
+    func,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
 from threefold.contract import Session
@@ -25,8 +37,6 @@ class SessionRow:
     revision: int
     tokens: int
     digested_tokens: int
-    named: bool
-    """Whether the owner has its name; else it has been forgotten since."""
 
 
 def upsert(connection: Connection, table: Table) -> Any:
@@ -51,22 +61,16 @@ def lock_owner(connection: Connection, owner: UUID) -> None:
     connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update(key_share=True))
 
 
-def create(connection: Connection, principal: Principal, scope: ScopeFilter, session_id: str, now: int) -> None:
-    """Create the session and its owner, unless they are there, and lock the session's row."""
-    ensure_owner(connection, principal, now)
+def start_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Callable[[], SessionRow]:
+    """Create the session if needed and lock its row: writers of one session go one after another."""
     values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}
-    _CREATE.run(connection, **values, created_at=now, updated_at=now)
+    rows = _LOCK.start(connection, **values, created_at=now, updated_at=now)
+    return lambda: SessionRow(*rows()[0])
 
 
-def start_lock(connection: Connection, scope: ScopeFilter) -> Callable[[], SessionRow | None]:
-    """Lock the session's row, if it is there: writers of one session go one after another."""
-    rows = _LOCK.start(connection, own=scope.owner, which=scope.session)
-    return lambda: next((SessionRow(*row) for row in rows()), None)
-
-
-def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int, now: int) -> None:
+def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int) -> None:
     """Count appended turns; each append is one revision."""
-    _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens, now=now)
+    _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
 def start_turns_held(connection: Connection, owner: UUID) -> Callable[[], int]:
@@ -80,9 +84,9 @@ def state_of(connection: Connection, owner: UUID, session: UUID) -> str | None:
     return _STATE.all(connection, own=owner, which=session)[0].state
 
 
-def set_state(connection: Connection, owner: UUID, session: UUID, state: str, *, is_revision: bool, now: int) -> None:
+def set_state(connection: Connection, owner: UUID, session: UUID, state: str, *, is_revision: bool) -> None:
     """Put another state in its place; a revision of its own unless the turns that came along are one."""
-    _SET_STATE.run(connection, own=owner, which=session, text=state, more=1 if is_revision else 0, now=now)
+    _SET_STATE.run(connection, own=owner, which=session, text=state, more=1 if is_revision else 0)
 
 
 def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
@@ -128,50 +132,39 @@ def _ensure_owner(dialect: str) -> Any:
     return insert_for(dialect, owners).values({name: bindparam(name) for name in names}).on_conflict_do_nothing()
 
 
-def _create(dialect: str) -> Any:
+def _lock(dialect: str) -> Any:
     names = ("owner", "session", "agent", "session_id", "created_at", "updated_at")
     statement = insert_for(dialect, sessions).values({name: bindparam(name) for name in names})
     return statement.on_conflict_do_update(
         index_elements=["owner", "session"], set_={"updated_at": statement.excluded.updated_at}
-    )
+    ).returning(*COUNTERS)
 
+
+OWN = and_(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
+"""The session that `own` and `which` name."""
+
+COUNTERS = (sessions.c.last_seq, sessions.c.revision, sessions.c.tokens, sessions.c.digested_tokens)
+"""The columns of a `SessionRow`."""
+
+ADVANCED = {
+    "last_seq": sessions.c.last_seq + bindparam("more_turns", type_=Integer),
+    "turns": sessions.c.turns + bindparam("more_turns", type_=Integer),
+    "tokens": sessions.c.tokens + bindparam("more_tokens", type_=BigInteger),
+    "revision": sessions.c.revision + 1,
+}
+"""What an append changes."""
 
 _ENSURE_OWNER = Prepared(_ensure_owner)
 # Not in the upsert: that locks the row even where it changes nothing, and writers of one owner would queue for it.
 _NAME_AGAIN = Prepared(
     update(owners).where(owners.c.owner == bindparam("which"), owners.c.name == "").values(name=bindparam("known_as"))
 )
-_CREATE = Prepared(_create)
+_LOCK = Prepared(_lock)
 _HELD = Prepared(
     select(func.coalesce(func.sum(sessions.c.turns), 0).label("held")).where(sessions.c.owner == bindparam("owner"))
 )
-_OWN = and_(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
-_LOCK = Prepared(
-    select(
-        sessions.c.last_seq,
-        sessions.c.revision,
-        sessions.c.tokens,
-        sessions.c.digested_tokens,
-        (owners.c.name != "").label("named"),
-    )
-    .join_from(sessions, owners, sessions.c.owner == owners.c.owner)
-    .where(_OWN)
-    .with_for_update(key_share=True, of=sessions)
-)
-_STATE = Prepared(select(sessions.c.state).where(_OWN))
+_STATE = Prepared(select(sessions.c.state).where(OWN))
 _SET_STATE = Prepared(
-    update(sessions)
-    .where(_OWN)
-    .values(state=bindparam("text"), revision=sessions.c.revision + bindparam("more"), updated_at=bindparam("now"))
+    update(sessions).where(OWN).values(state=bindparam("text"), revision=sessions.c.revision + bindparam("more"))
 )
-_ADVANCE = Prepared(
-    update(sessions)
-    .where(_OWN)
-    .values(
-        last_seq=sessions.c.last_seq + bindparam("more_turns"),
-        turns=sessions.c.turns + bindparam("more_turns"),
-        tokens=sessions.c.tokens + bindparam("more_tokens"),
-        revision=sessions.c.revision + 1,
-        updated_at=bindparam("now"),
-    )
-)
+_ADVANCE = Prepared(update(sessions).where(OWN).values(ADVANCED))

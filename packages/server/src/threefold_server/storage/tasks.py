@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, case, func, null, or_, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, and_, bindparam, case, func, null, or_, select, update
 
 from threefold.contract import SessionStatus
 from threefold_server.storage import digests
@@ -44,6 +44,16 @@ class Claim:
     erase_epoch: int
 
 
+def folds(tokens: Any, digested: Any, added: Any, above: Any) -> Any:
+    """Whether the tokens of a session that no digest covers pass a mark; of numbers, or of columns."""
+    return tokens + added - digested > above
+
+
+def extracts(tokens: Any, added: Any, every: Any) -> Any:
+    """Whether so many tokens have come once more; of numbers, or of columns."""
+    return tokens // every != (tokens + added) // every
+
+
 def schedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int) -> None:
     """Make a task due, unless it is due already (or waits for its next attempt) or is parked."""
     _SCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at)
@@ -65,6 +75,16 @@ def appoint(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, 
 def or_make_due(statement: Any) -> Any:
     """An insert of tasks that makes those that are there due instead, unless they are due already or are parked."""
     due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
+    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+
+
+def or_appoint(statement: Any) -> Any:
+    """An insert of tasks that moves those whose moment has not come yet."""
+    due = case(
+        (tasks.c.parked.is_not(None), null()),
+        (or_(tasks.c.attempts > 0, tasks.c.due_at <= bindparam("now", type_=BigInteger)), tasks.c.due_at),
+        else_=statement.excluded.due_at,
+    )
     return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
 
 
@@ -180,19 +200,16 @@ def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
 
 
 def _schedule(dialect: str) -> Any:
-    names = ("owner", "subject", "kind", "due_at")
-    return or_make_due(insert_for(dialect, tasks).values({name: bindparam(name) for name in names}))
+    return or_make_due(_insert(dialect))
 
 
 def _appoint(dialect: str) -> Any:
+    return or_appoint(_insert(dialect))
+
+
+def _insert(dialect: str) -> Any:
     names = ("owner", "subject", "kind", "due_at")
-    statement = insert_for(dialect, tasks).values({name: bindparam(name) for name in names})
-    due = case(
-        (tasks.c.parked.is_not(None), null()),
-        (or_(tasks.c.attempts > 0, tasks.c.due_at <= bindparam("now")), tasks.c.due_at),
-        else_=statement.excluded.due_at,
-    )
-    return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
+    return insert_for(dialect, tasks).values({name: bindparam(name) for name in names})
 
 
 _SCHEDULE = Prepared(_schedule)

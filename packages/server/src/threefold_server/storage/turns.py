@@ -33,25 +33,19 @@ def content_of(turn: TurnIn) -> dict[str, Any]:
     return dict(zip(_CONTENT, values, strict=True))
 
 
-def append(
-    connection: Connection,
-    owner: UUID,
-    session: UUID,
-    first_seq: int,
-    batch: Sequence[tuple[TurnIn, int]],
-    *,
-    visibility: Reach,
-    now: int,
-) -> None:
-    """Insert turns with their token counts, numbered from `first_seq`."""
+def append(connection: Connection, owner: UUID, session: UUID, rows: Sequence[dict[str, Any]]) -> None:
+    """Insert turns."""
+    _INSERT.run_many(connection, [{"owner": owner, "session": session, **row} for row in rows])
+
+
+def rows_of(batch: Sequence[tuple[TurnIn, int]], *, after: int, visibility: Reach, now: int) -> list[dict[str, Any]]:
+    """Turns with their token counts as rows of a session, numbered from `after` on."""
     rows: list[dict[str, Any]] = []
-    for seq, (turn, tokens) in enumerate(batch, first_seq):
+    for seq, (turn, tokens) in enumerate(batch, after + 1):
         created_at = now if turn.created_at is None else to_micros(turn.created_at)
         offset = None if turn.created_at is None else turn.created_at.utcoffset()
         rows.append(
             {
-                "owner": owner,
-                "session": session,
                 "seq": seq,
                 "turn_id": turn.id,
                 **content_of(turn),
@@ -62,7 +56,7 @@ def append(
                 "event_at": min(created_at, now),  # a clock that runs ahead must not outrank the present
             }
         )
-    _INSERT.run_many(connection, rows)
+    return rows
 
 
 def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
