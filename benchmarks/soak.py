@@ -9,11 +9,14 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import re
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -24,9 +27,10 @@ from rich.table import Table
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 from fixtures.faults import PAUSE, Serving, Writers, check_consolidated, check_turns, cut_connections, stored_turns
-from fixtures.openai_server import OpenAIServer, chat_reply, late
+from fixtures.openai_server import Asked, OpenAIServer, Reply, chat_reply, late
 from fixtures.pooler import PROGRAM, PgBouncer
 from fixtures.postgres import Databases, PostgresServer, migrate
+from threefold import MemoryClient
 from threefold.calls import Deadlines
 from threefold.policy import Policy
 from threefold.session import MemorySession
@@ -47,6 +51,29 @@ class Skipped(Exception):
     """A trial that this machine cannot hold, and why."""
 
 
+TENTH = re.compile(r"The heron of writer \d+ lands \d*0 times\.")
+ROW = re.compile(rf'"seq": (\d+),[^{{}}]*?"content": "({TENTH.pattern})"')
+
+
+class HeronModel(OpenAIServer):
+    """Draws a fact from every tenth turn of a writer, takes each for a new one, and writes digests."""
+
+    def answer(self, asked: Asked) -> Reply:
+        material = str(asked.body["messages"][-1]["content"])
+        if "response_format" not in asked.body:
+            return chat_reply("The heron lands again and again.")
+        if material.startswith('{"comparisons"'):
+            rows = [{"new": row["new"]["name"], "relation": "new"} for row in json.loads(material)["comparisons"]]
+            return chat_reply(json.dumps({"verdicts": rows}))
+        drawn = [{"text": text, "sources": [int(seq)]} for seq, text in ROW.findall(material)]
+        return chat_reply(json.dumps({"memory": drawn}))
+
+
+def endpoint(model: OpenAIServer) -> tuple[str, ...]:
+    """The options of a service that asks this model."""
+    return "--model", "scripted", "--model-base-url", model.url
+
+
 @dataclass
 class House:
     """A directory, a Postgres server, and services on databases of their own."""
@@ -60,13 +87,15 @@ class House:
         self.databases = Databases(self.server.admin_url)
         self.databases.create_role()
 
-    def database(self, engine: str) -> str:
-        """The URL of a new database with the schema."""
+    def database(self, engine: str, disk: Path | None = None) -> str:
+        """The URL of a new database with the schema, whose files are on `disk`."""
         if engine == "SQLite":
-            url = f"sqlite:///{tempfile.mkdtemp(dir=self.directory)}/threefold.db"
+            url = f"sqlite:///{tempfile.mkdtemp(dir=disk or self.directory)}/threefold.db"
         else:
             name = self.databases.create()
             self.databases.create_extension(name)
+            if disk is not None:
+                self.databases.move(name, disk)
             url = self.databases.url(name)
         migrate(url)
         return url
@@ -78,16 +107,18 @@ class House:
 
 
 def kill_service(house: House, engine: str, faults: int) -> str:
-    """Kill -9 of the service, again and again."""
+    """Kill -9 of the service, again and again, while it indexes, folds and draws facts."""
     url = house.database(engine)
-    service = house.serve(url)
+    service = house.serve(url, *endpoint(house.stack.enter_context(HeronModel())))
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
         for _ in range(faults):
             writers.wait_for(TURNS_BETWEEN_FAULTS)
             service.kill()
             service.start()
         writers.wait_for(TURNS_BETWEEN_FAULTS)
-    return count(url, service, writers)
+    counted = count(url, service, writers)
+    with service.client(timeout=30.0) as client:
+        return f"{counted}, {check_extracted(client, list(writers.turns))} facts"
 
 
 def stop_service(house: House, engine: str, faults: int) -> str:
@@ -137,6 +168,42 @@ def restart_postgres(house: House, engine: str, faults: int) -> str:
     return count(url, service, writers)
 
 
+@contextmanager
+def small_disk(parent: Path) -> Generator[Path]:
+    """A disk of 64 MB, mounted for a while."""
+    disk = Path(tempfile.mkdtemp(dir=parent))
+    parent.chmod(0o755)  # Postgres is somebody else
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=False)
+    if mounted.returncode != 0:
+        raise Skipped("mounting a small disk needs root, and Linux")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def disk_full(house: House, engine: str, faults: int) -> str:
+    """A disk without room: clear errors, nothing half-stored, and back by itself. Postgres has its log elsewhere: a log
+    without room ends the server, as another trial does."""
+    disk = house.stack.enter_context(small_disk(house.directory))
+    url, filler = house.database(engine, disk), disk / "filler"
+    service = house.serve(url)
+    with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
+        for number in range(faults):
+            writers.wait_for(TURNS_BETWEEN_FAULTS)
+            with filler.open("wb", buffering=0) as file, suppress(OSError):
+                while True:
+                    file.write(bytes(4096))
+            while writers.failures.total() <= number * len(SESSIONS):
+                time.sleep(PAUSE)
+            with service.client() as client:
+                assert client.recall("heron", session_id="shared").window, "it does not answer while the disk is full"
+            filler.unlink()
+        writers.wait_for(TURNS_BETWEEN_FAULTS)
+    assert set(writers.failures) == {"Unavailable"}, writers.failures
+    return count(url, service, writers)
+
+
 def cut_idle_and_busy(house: House, engine: str, faults: int) -> str:
     """Every connection to Postgres ended by the server, under load: no more than the calls in flight fail."""
     url = house.database(engine)
@@ -172,8 +239,8 @@ def facts_at_once(house: House, engine: str, faults: int) -> str:
     """Two processes draw one fact from two sessions for 5 s; meanwhile one is forgotten and the fact saved by hand."""
     model = house.stack.enter_context(OpenAIServer())
     model.otherwise = late(chat_reply(json.dumps({"memory": [{"text": STATEMENT, "sources": [1]}]})))
-    url, endpoint = house.database(engine), ("--model", "scripted", "--model-base-url", model.url)
-    one, other = house.serve(url, *endpoint), house.serve(url, *endpoint)
+    url = house.database(engine)
+    one, other = house.serve(url, *endpoint(model)), house.serve(url, *endpoint(model))
     with one.client(timeout=30.0) as client, other.client(timeout=30.0) as second:
         for session, said in (("s1", client), ("s2", second)):
             said.write(session, [{"role": "user", "content": STATEMENT}])
@@ -238,6 +305,23 @@ def count(url: str, service: Serving, writers: Writers) -> str:
     return f"{writers.total} turns, {writers.failures.total()} calls sent again"
 
 
+def check_extracted(client: MemoryClient, sessions: Sequence[str]) -> int:
+    """Every tenth turn gave its one fact, once; returns how many."""
+    said: list[tuple[str, str, int]] = []
+    for session in sessions:
+        client.end(session)
+        client.wait(session, timeout=LEASE_SECONDS)
+        said += [(turn.content, session, turn.seq) for turn in stored_turns(client, session)]
+    drawn = [
+        (fact.text, source.session_id, source.from_seq)
+        for fact in client.iter_memories(kinds=["fact"])
+        for source in fact.sources
+    ]
+    wanted = Counter(turn for turn in said if TENTH.fullmatch(turn[0]))
+    assert Counter(drawn) == wanted, f"lacking {wanted - Counter(drawn)}, too many {Counter(drawn) - wanted}"
+    return len(drawn)
+
+
 Trial = Callable[[House, str, int], str]
 TRIALS: list[tuple[Trial, str, int]] = [
     (kill_service, "SQLite", 20),
@@ -247,6 +331,8 @@ TRIALS: list[tuple[Trial, str, int]] = [
     (four_processes, "Postgres", 0),
     (restart_postgres, "Postgres", 10),
     (cut_idle_and_busy, "Postgres", 10),
+    (disk_full, "SQLite", 2),
+    (disk_full, "Postgres", 2),
     (behind_pgbouncer, "Postgres", 5),
     (facts_at_once, "SQLite", 0),
     (facts_at_once, "Postgres", 0),
