@@ -11,7 +11,7 @@ import pytest
 
 from fixtures.faults import Writers, check_consolidated, check_turns, cut_connections
 from fixtures.postgres import OwnPostgres, PostgresServer
-from threefold.errors import Unavailable
+from threefold.errors import NotFound, Unavailable
 from threefold_server.local import LocalService
 
 SESSIONS = ["own 0", "own 1", "shared", "shared"]
@@ -62,6 +62,27 @@ def test_a_database_that_is_read_only_for_a_while_refuses_writes_and_serves_read
         memory.write("s1", [{"role": "user", "content": "the heron is back"}])
         assert memory.wait("s1").indexed_upto == 2
         assert memory.list(kinds=["fact"]).items == []
+
+
+FULL = """
+CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;
+CREATE TRIGGER full_disk AFTER INSERT ON turns EXECUTE FUNCTION full_disk()
+"""
+
+
+def test_what_a_full_disk_cannot_take_is_refused_whole(postgres_url: str) -> None:
+    """As the server says it; `make soak` has a disk that is really full."""
+    with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute(FULL)
+            with pytest.raises(Unavailable, match="DiskFull"):
+                memory.write("s1", [{"role": "user", "content": "the heron lands"}] * 3)
+            connection.execute("DROP TRIGGER full_disk ON turns")
+        with pytest.raises(NotFound):
+            memory.turns("s1")
+        memory.write("s1", [{"role": "user", "content": "the heron is back"}])
+        assert memory.wait("s1").indexed_upto == 1
 
 
 def set_read_only(database_url: str, value: str) -> None:

@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from fixtures.consolidation import World
+from fixtures.consolidation import SECOND, World
 from threefold import MemoryClient
-from threefold.contract import Turn, TurnIn
+from threefold.contract import Turn, TurnIn, UpdateFactRequest, WriteRequest
+from threefold.errors import NotFound
 from threefold_server.local import LocalService
+from threefold_server.remember import get_fact, update_fact
+from threefold_server.storage.tables import sessions, turns
+from threefold_server.storage.types import from_micros
+from threefold_server.write import write_turns
 
 pytestmark = pytest.mark.anyio
 
@@ -120,6 +125,26 @@ def test_a_payload_comes_back_byte_for_byte_and_only_where_asked_for(memory: Mem
     recalled = memory.recall("look", session_id="s1")
     assert recalled.window[0].payload is None
     assert recalled.tokens.used < 100
+
+
+async def test_a_change_drops_neither_counts_nor_expiry(world: World) -> None:
+    """Field case 313: of a session that grows and gets another state, and of a fact that is changed again and again;
+    it expires all the same, when it should have from the beginning."""
+    fact = await world.save("The gate code is 4711.", session_id="s1", expires_in_days=1)
+    for number in range(5):
+        request = WriteRequest(
+            session_id="s1", turns=[TurnIn(role="user", content="five words of one turn")], state="{}"
+        )
+        await write_turns(world.service, world.caller, request)
+        change = UpdateFactRequest(pinned=False, metadata={"seen": number}, text=f"The gate code is {number}.")
+        fact = await update_fact(world.service, world.caller, fact.id, change)
+    [session] = world.rows(sessions)
+    assert (session.turns, session.tokens) == (5, sum(row.tokens for row in world.rows(turns)))
+    assert fact.expires_at == from_micros(world.clock.now + 86_400 * SECOND)
+    world.clock.advance(86_400)
+    assert (await world.recall("what is the gate code?")).facts == []
+    with pytest.raises(NotFound):
+        await get_fact(world.service, world.caller, fact.id)
 
 
 def test_calls_and_results_are_there_for_the_next_process(database_url: str) -> None:

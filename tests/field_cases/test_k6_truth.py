@@ -106,6 +106,17 @@ async def test_there_and_back_again(world: World) -> None:
     assert world.facts(current=False) == ["Ana lives in Lisbon.", "Ana lives in Oslo."]
 
 
+@pytest.mark.parametrize("days", [(3, 5), (5, 3)])
+async def test_what_is_told_twice_is_dated_by_its_sources(world: World, days: tuple[int, int]) -> None:
+    """Field case 406: it holds from the first time on and is as recent as the last, whenever it is merged."""
+    world.clock.advance(40 * 86_400)
+    for day in days:
+        await tell(world, f"s{day}", said("The heron nests in the harbour.", day))
+    [fact] = (await world.recall("where does the heron nest?")).facts
+    assert (fact.valid_from, fact.event_at) == (from_micros(START + 3 * DAY), from_micros(START + 5 * DAY))
+    assert [source.session_id for source in fact.sources] == ["s3", "s5"]
+
+
 async def test_the_same_statement_is_one_fact_with_its_sources(world: World) -> None:
     """Field cases 602, 604, 611: five sessions, spelled in several ways, and paraphrased."""
     world.extractor.verdicts["Ana's home is Oslo.", "Ana lives in Oslo."] = "same"
