@@ -105,11 +105,11 @@ def purge_is_pending(url: str) -> bool:
 
 
 def bytes_with(word: str, databases: Databases, url: str) -> int:
-    """How often the word lies in the heap files of a Postgres database."""
+    """How often the word lies in the files of a Postgres database: of its tables, long values and indexes."""
     name = url.rpartition("/")[2]
     with psycopg.connect(databases.admin_url, dbname=name) as connection:
         connection.execute("CHECKPOINT")
-        paths = connection.execute("SELECT pg_relation_filepath(oid) FROM pg_class WHERE relkind IN ('r', 't')")
+        paths = connection.execute("SELECT pg_relation_filepath(oid) FROM pg_class WHERE relkind IN ('r', 't', 'i')")
         files = [row[0] for row in paths.fetchall() if row[0]]
         return sum(
             row[0].count(word.encode())
@@ -120,8 +120,11 @@ def bytes_with(word: str, databases: Databases, url: str) -> int:
 
 def test_purge_clears_the_files_of_postgres(run: Run, databases: Databases, postgres_url: str) -> None:
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as memory:
-        memory.write("s1", [{"role": "user", "content": SAID}])
-        assert memory.forget(session_id="s1").purge == "pending"
+        memory.write("s1", [{"role": "user", "content": SAID, "id": "boathouse", "name": "boathouse"}])
+        memory.save(SAID, metadata={"place": "boathouse"})
+        memory.items_batch([{"op": "put", "namespace": ["boathouse"], "key": "boathouse", "value": {"text": SAID}}])
+        memory.wait("s1")
+        assert memory.forget(level="agent").purge == "pending"
     assert bytes_with("boathouse", databases, postgres_url) > 0
     done = run("purge", "--yes", "--database-url", postgres_url)
     assert done.code == 0

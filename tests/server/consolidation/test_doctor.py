@@ -126,6 +126,33 @@ def test_the_command_fails_where_something_is_wrong(run: Run, sqlite_url: str) -
     assert "needs a look: parked work" in shown.err
 
 
+@pytest.mark.parametrize(
+    ("state", "embedder", "mend"),
+    [
+        ("parked work", "hash", ("consolidate", "--retry-parked")),
+        ("vectors", "minilm", ("reembed",)),
+        ("purge", "hash", ("purge", "--yes")),
+    ],
+)
+def test_the_command_that_is_named_mends_it(
+    run: Run, postgres_url: str, state: str, embedder: str, mend: tuple[str, ...]
+) -> None:
+    store = ("--database-url", postgres_url, "--embedder", embedder)
+    with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as client:
+        client.write("s1", [{"role": "user", "content": "The heron nests."}])
+        client.wait("s1")
+        if state == "purge":
+            client.forget(session_id="s1")
+    if state == "parked work":
+        _park(postgres_url)
+    found = [row for row in run("doctor", *store, "--json").json["findings"] if row["remedy"]]
+    assert [row["check"] for row in found] == [state]
+    assert f"threefold {mend[0]}" in found[0]["remedy"]
+    known = store if mend[0] != "purge" else store[:2]
+    assert run(*mend, *known).code == 0
+    assert run("doctor", *store).code == 0
+
+
 def _park(url: str) -> None:
     database = Database(url)
     database.write_sync("system", lambda c: c.execute(tasks.update().values(parked="no", due_at=None)))
