@@ -208,7 +208,7 @@ def test_a_kickoff_without_a_session_is_one_of_its_own(line: Line) -> None:
 
 
 PROGRAM = """
-import os, sys
+import asyncio, os, sys
 sys.path[:0] = sys.argv[1:2]
 from conformance.adapter import Script
 from conformance.crewai_host import crewai, Model
@@ -216,15 +216,22 @@ from threefold_crewai import ThreefoldMemory
 
 agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(Script()))
 task = crewai.Task(description="I deploy on Fridays.", expected_output="An answer.", agent=agent)
-crewai.Crew(name="support", agents=[agent], tasks=[task], memory=ThreefoldMemory()).kickoff({"user_id": "ana"})
+crew = crewai.Crew(name="support", agents=[agent], tasks=[task], memory=ThreefoldMemory())
+done = getattr(crew, sys.argv[2])({"user_id": "ana"})
+if asyncio.iscoroutine(done):
+    asyncio.run(done)
 print("lancedb" in sys.modules, flush=True)
 os._exit(0)
 """
 
 
-def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
+def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_loaded(
+    tmp_path: Path, entry: str
+) -> None:
+    """Field case 1107."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
-        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2])]
+        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), entry]
         environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "PATH": "", **QUIET}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "False"
@@ -234,6 +241,8 @@ def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_l
 
 
 def test_the_memory_has_neither_model_nor_embedder(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Field case 1007."""
+
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was wanted")
 

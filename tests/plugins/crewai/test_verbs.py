@@ -189,6 +189,26 @@ def test_nothing_is_reset_while_nobody_says_whose(line: Line) -> None:
         crew.reset_memories("memory")
 
 
+def test_nor_where_each_role_has_a_memory(line: Line) -> None:
+    memory = memory_of(line, user="ana", agent="support", per_role=True)
+    crew = crew_that(replies(), memory)
+    crew.kickoff(inputs("Hello."))
+    with pytest.raises(RuntimeError, match="name the agent"):
+        crew.reset_memories("memory")
+    with acting_as(agent="support/Helper"):
+        crew.reset_memories("memory")
+    assert list(client_of(line, "ana", "support/Helper").iter_memories()) == []
+
+
+def test_what_other_agents_know_is_read_at_level_user_and_never_erased(line: Line) -> None:
+    client_of(line, "ana", "sales").save("The flag is red.")
+    memory = memory_of(line, user="ana", agent="support", level="user")
+    assert contents(memory.recall("red flag")) == ["The flag is red."]
+    assert memory.forget() == 0
+    memory.reset()
+    assert len(list(client_of(line, "ana", "sales").iter_memories())) == 1
+
+
 def test_the_facts_that_a_model_saves_are_no_conversation(line: Line) -> None:
     """Words that look like CrewAI's dump of a conversation would become the user's."""
     from conformance.adapter import ToolCall

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Literal, Unpack, cast
 from uuid import uuid4
 
@@ -26,23 +25,20 @@ from threefold import (
 from threefold.answers import recalled_text
 from threefold.calls import RecallOptions, TurnLike, UpdateOptions, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, Level, Role, Visibility
-from threefold.identity import Identity, Who, value_of
+from threefold.identity import Identity
 from threefold.policy import middle_cut
 from threefold.render import block_beside
 from threefold_crewai import copies
 from threefold_crewai.abort import aborting
 from threefold_crewai.exchange import Exchange, exchange_of, final_answer
+from threefold_crewai.identity import Named, Ownership
 from threefold_crewai.records import ROOT, Match, Records, Wanted, in_topic, match_of, note_of, record_of, within
-from threefold_crewai.runs import UNNAMED, Run, Step, current_run, current_step, input_of, install, named
+from threefold_crewai.runs import Step, current_step, install
 
-Inputs = Mapping[str, Any]
-Named = str | Callable[[Inputs], str] | None
 Keep = Literal["accepted", "all"]
 
 WIDEST = 1_000
 """Memories asked for where only those of a topic or category count: the service knows neither."""
-
-WHOSE = "agent: outside of kickoffs a memory does not know its crew; name the agent: ThreefoldMemory(agent=...)"
 
 
 class ThreefoldMemory(Memory):
@@ -55,8 +51,7 @@ class ThreefoldMemory(Memory):
 
     _client: MemoryClient = PrivateAttr()
     _policy: Policy = PrivateAttr()
-    _identity: Identity[Inputs] = PrivateAttr()
-    _per_role: bool = PrivateAttr()
+    _ownership: Ownership = PrivateAttr()
     _keep: Keep = PrivateAttr()
     _reading: RecallOptions = PrivateAttr()
     _visibility: Visibility | None = PrivateAttr()
@@ -85,12 +80,11 @@ class ThreefoldMemory(Memory):
         super().__init__(storage=mark, read_only=read_only, root_scope=root_scope)
         self._client = client or MemoryClient.from_env()
         self._policy = policy or Policy(failure_mode=failure_mode)
-        self._identity = Identity(user, agent, session)
-        self._per_role = per_role
+        self._ownership = Ownership(Identity(user, agent, session), per_role, self._client.agent)
         self._keep = keep
         self._reading = {"level": level, "token_budget": token_budget, "min_score": min_score}
         self._visibility = visibility
-        self._storage = cast(StorageBackend, Records(self._open, level))
+        self._storage = cast(StorageBackend, Records(self._open))
         copies.know(self)
         install()
 
@@ -231,8 +225,7 @@ class ThreefoldMemory(Memory):
     def reset(self, scope: str | None = None) -> None:
         """Erase the memory of this user and agent, or a topic of it."""
         with aborting():
-            if self._who().agent is None and self._client.agent is None:
-                raise InvalidRequest(WHOSE)
+            self._ownership.check_agent()
         super().reset(scope)
 
     def reset_all(self) -> None:
@@ -257,28 +250,8 @@ class ThreefoldMemory(Memory):
 
     def _open(self, topic: str = ROOT) -> MemorySession:
         """The session of whatever is going on, on a topic."""
-        user, agent, session_id = self._who()
+        user, agent, session_id = self._ownership.who()
         return MemorySession(self._client, in_topic(session_id, topic), user=user, agent=agent, policy=self._policy)
-
-    def _who(self) -> Who:
-        run = current_run()
-        step = current_step()
-        agent = first(named().agent, value_of("agent", self._identity.agent, _inputs(run)), run.name if run else None)
-        if step is not None and self._per_role:
-            agent = f"{first(agent, self._client.agent, UNNAMED)}/{quoted(step.role)}"
-        session_id = self._named("session", run) or (run.session_id if run else uuid4().hex)
-        return Who(self._named("user", run), agent, session_id)
-
-    def _named(self, kind: Literal["user", "session"], run: Run | None) -> str | None:
-        """What your code says, else the memory's own value or function, else the inputs of the kickoff."""
-        said: str | None = getattr(named(), kind)
-        given: Named = getattr(self._identity, kind)
-        if said is not None or given is None:
-            return first(said, input_of(run, f"{kind}_id"))
-        try:
-            return value_of(kind, given, _inputs(run))
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidRequest(f"{kind}: its function failed on the inputs of the kickoff: {error!r}") from error
 
     def _block(self, session: MemorySession, step: Step, limit: int) -> list[MemoryMatch]:
         response = session.recall(step.task.description, **self._options(top_k=limit))
@@ -334,10 +307,6 @@ class ThreefoldMemory(Memory):
         return None
 
 
-def _inputs(run: Run | None) -> Inputs:
-    return run.all_inputs if run else {}
-
-
 def turn(turn_id: str, role: Role, content: str, name: str | None = None) -> TurnLike:
     """A turn as it is sent."""
     return {
@@ -346,13 +315,3 @@ def turn(turn_id: str, role: Role, content: str, name: str | None = None) -> Tur
         "name": id_or_none(name),
         "content": middle_cut(content, MAX_CONTENT_CHARS),
     }
-
-
-def first(*names: str | None) -> str | None:
-    """The first that is given."""
-    return next((name for name in names if name is not None), None)
-
-
-def quoted(role: str) -> str:
-    """A role as the last part of an agent's name: without a slash, so that no two pairs of crew and role are one."""
-    return role.strip().replace("%", "%25").replace("/", "%2F")

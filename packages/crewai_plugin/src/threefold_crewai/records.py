@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from threefold import MemorySession, calls
 from threefold.answers import found_text
-from threefold.contract import MAX_IDS_PER_CALL, MAX_PAGE, Level, Memory, RecalledMemory
+from threefold.contract import MAX_IDS_PER_CALL, MAX_PAGE, Memory, RecalledMemory
 
 ROOT = "/"
 IN_TOPIC = "#/"
@@ -119,11 +119,11 @@ class Wanted(NamedTuple):
 
 
 class Records:
-    """CrewAI's verbs on what one owner has stored: read from the whole list, as only there topics are known."""
+    """CrewAI's verbs on what one user has stored with one agent, whatever the level of a recall: what is listed may be
+    erased. They read the whole list, as only there topics are known."""
 
-    def __init__(self, open_session: Callable[[], MemorySession], level: Level | None) -> None:
+    def __init__(self, open_session: Callable[[], MemorySession]) -> None:
         self._open_session = open_session
-        self._level: Level | None = level
 
     def list_records(self, scope_prefix: str | None = None, limit: int = 200, offset: int = 0) -> list[MemoryRecord]:
         return list(islice(self._below(scope_prefix), offset, offset + limit))
@@ -181,7 +181,7 @@ class Records:
         session = self._open_session()
         cursor: str | None = None
         while True:
-            page = session.send(calls.list_memories(level=self._level, limit=MAX_PAGE, cursor=cursor))
+            page = session.send(calls.list_memories(limit=MAX_PAGE, cursor=cursor))
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:

@@ -17,7 +17,6 @@ from crewai.memory.memory_scope import MemoryScope
 from crewai.memory.utils import normalize_scope_path
 
 from threefold import InvalidRequest, ThreefoldError
-from threefold.identity import name_of
 from threefold_crewai.abort import aborting
 from threefold_crewai.copies import reunite
 from threefold_crewai.exchange import final_answer
@@ -182,11 +181,6 @@ def current_run() -> Run | None:
     if run is None and current_flow_id.get() is not None:
         raise InvalidRequest(UNSEEN)
     return run
-
-
-def input_of(run: Run | None, key: str) -> str | None:
-    """A name among the inputs of a kickoff."""
-    return None if run is None else name_of(key, run.all_inputs.get(key))
 
 
 def install() -> None:
