@@ -17,7 +17,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a trial of a minute or two, for no real figures")
     options = parser.parse_args()
     quick = ["--quick"] if options.quick else []
-    scripts = ("speed.py", "slow_model.py", "freshness.py", "checkpoints.py")
+    scripts = ("speed.py", "slow_model.py", "freshness.py", "checkpoints.py", "crewai_overhead.py")
     commands = [*([script, *quick] for script in scripts), ["imports.py"]]
     if options.locomo:
         commands.append(["locomo.py", "--data", options.locomo])
