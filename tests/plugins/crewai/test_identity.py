@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from conformance.adapter import Reply, Script, Stall
-from conformance.crewai_host import Flow, crewai, start
+from conformance.adapter import Reply, Script, Stall, ToolCall
+from conformance.crewai_host import Flow, crewai, start, tool
 from fixtures.line import Line
 from plugins.crewai.conftest import (
     agent_of,
@@ -26,7 +26,7 @@ from plugins.crewai.conftest import (
     task_of,
 )
 from threefold import InvalidRequest, NotFound, ThreefoldError
-from threefold_crewai import MemoryAborted, ThreefoldMemory, acting_as
+from threefold_crewai import MemoryAborted, ThreefoldMemory, acting_as, runs
 
 ASKED = ("user", None, "Hello.")
 
@@ -172,8 +172,6 @@ def test_nor_after_one_that_was_cancelled(line: Line) -> None:
 
 
 def test_a_tool_cannot_name_a_user(line: Line) -> None:
-    from conformance.adapter import ToolCall
-
     call = ToolCall("save_to_memory", {"contents": ["The gate code is 4711."], "user_id": "ben", "scope": "/x"})
     crew_that(replies(call), memory_of(line)).kickoff(inputs("Hello."))
     assert list(client_of(line, "ben", "support").iter_memories()) == []
@@ -181,11 +179,57 @@ def test_a_tool_cannot_name_a_user(line: Line) -> None:
     assert (fact.user, fact.session_id) == ("ana", "s")
 
 
+@pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
+def test_a_tool_that_starts_another_crew(line: Line, entry: str) -> None:
+    """Which is the user's as long as it names nobody else; and afterwards the first one goes on."""
+    memory, said = memory_of(line), Script()
+
+    @tool("ask_others")
+    def ask_others() -> str:
+        """Ask another crew."""
+        crew_of(task_of(agent_of(said), "Hello."), memory=memory, name="others").kickoff({})
+        crew_of(task_of(agent_of(said), "Hello."), memory=memory, name="others").kickoff({"user_id": "ben"})
+        return "Asked."
+
+    script = replies(ToolCall("ask_others", {}), ToolCall("search_memory", {"queries": ["Hello"]}), "Done.")
+    crew = crew_of(task_of(agent_of(script, tools=[ask_others]), "Ask."), memory=memory)
+    done = getattr(crew, entry)(inputs(""))
+    assert (asyncio.run(done) if asyncio.iscoroutine(done) else done).raw == "Done."
+    assert spoken(line, "ana", "s") == [("user", None, "Ask."), ("assistant", "Helper", "Done.")]
+    assert whose(line, "ana", "ben", agent="others") == ["ana", "ben"]
+
+
+@pytest.mark.filterwarnings("ignore:function callbacks:UserWarning")
+def test_callbacks_after_a_task_still_know_whose_it_was(line: Line) -> None:
+    memory = memory_of(line)
+
+    def note(output: Any) -> None:
+        memory.remember(f"They said {output.raw}")
+
+    crew_of(task_of(agent_of(Script()), "Hello.", callback=note), memory=memory).kickoff(inputs(""))
+    assert len(list(client_of(line, "ana", "support").iter_memories(kinds=["fact"]))) == 1
+
+
+def test_tasks_by_themselves_do_not_pile_up(line: Line) -> None:
+    memory = memory_of(line, user="ana", agent="support")
+    for _ in range(3):
+        task_of(agent_of(Script(), memory=memory), "Hello.").execute_sync()
+    step = runs._STEP.get()  # pyright: ignore[reportPrivateUsage]
+    assert step is not None
+    assert step.run.around is None
+
+
+def test_an_agent_alone_may_search(line: Line) -> None:
+    memory = memory_of(line, user="ana", agent="support")
+    memory.remember("The flag is red.")
+    script = replies(ToolCall("search_memory", {"queries": ["flag"]}))
+    agent_of(script, memory=memory).kickoff("Which colour?")
+    assert "The flag is red." in script.prompts[-1]
+
+
 def test_without_its_hooks_a_memory_refuses(line: Line) -> None:
     """Or everybody's memories would be the client's user's."""
     from crewai.hooks import clear_all_hooks
-
-    from threefold_crewai import runs
 
     script = Script()
     crew = crew_that(script, memory_of(line))

@@ -11,7 +11,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from conformance.adapter import Script
-from conformance.crewai_host import crewai
+from conformance.crewai_host import Flow, crewai
 from fixtures.line import Line
 from plugins.crewai.conftest import (
     agent_of,
@@ -181,6 +181,23 @@ def test_reset_memories_reaches_no_further_than_its_user_and_agent(line: Line) -
     crew.reset_memories("memory")
     assert list(client_of(line, "ana", "support").iter_memories()) == []
     assert [len(list(client_of(line, *other).iter_memories())) for other in others] == [2, 2]
+
+
+def test_the_command_of_crewai_resets_no_more(
+    line: Line, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from crewai.utilities import reset_memories
+
+    memory = memory_of(line, user="ana", agent="support")
+    crew = crew_that(replies(), memory)
+    for user in ("ana", "ben"):
+        crew_that(replies(), memory_of(line, user=user, agent="support")).kickoff(inputs("Hello."))
+    monkeypatch.setattr(reset_memories, "get_crews", lambda: [crew])
+    flows: list[Any] = [Flow(memory=memory)]
+    monkeypatch.setattr(reset_memories, "get_flows", lambda: flows)
+    reset_memories.reset_memories_command(True, False, False, False, False)
+    assert "Memory has been reset." in capsys.readouterr().out
+    assert [len(list(client_of(line, user, "support").iter_memories())) for user in ("ana", "ben")] == [0, 2]
 
 
 def test_nothing_is_reset_while_nobody_says_whose(line: Line) -> None:

@@ -43,6 +43,8 @@ class Run:
     owner: Any
     inputs: Mapping[str, Any]
     parent: Run | None = None
+    around: Step | None = None
+    """The task whose tool or callback has started it."""
     flow_id: str | None = None
     id: str = field(default_factory=lambda: uuid4().hex)
 
@@ -97,6 +99,7 @@ class Step:
     topic: str
     id: str = field(default_factory=lambda: uuid4().hex)
     asked: bool = False
+    is_done: bool = False
     answers: list[str] = field(default_factory=list[str])
     failure: ThreefoldError | None = None
     """What a tool could not raise: CrewAI makes a text of every exception there."""
@@ -165,11 +168,8 @@ def named() -> Named:
 
 def current_step() -> Step | None:
     """The task that this code is part of."""
-    task_id = get_current_task_id()
-    step = _STEP.get()
-    if task_id is None:
-        return None
-    if step is None or str(step.task.id) != task_id:
+    step = _step_at_work()
+    if step is None and get_current_task_id() is not None:
         raise InvalidRequest(UNSEEN)
     return step
 
@@ -190,6 +190,22 @@ def install() -> None:
             register_hook(point, hook)
 
 
+def _step_at_work() -> Step | None:
+    """The task that CrewAI says is at work; one that began before the hooks were there is not known."""
+    step = _STEP.get()
+    while step is not None and str(step.task.id) != get_current_task_id():
+        step = step.run.around
+    return step
+
+
+def _step_around() -> Step | None:
+    """The task that goes on around one, or around a kickoff, that begins."""
+    step = _STEP.get()
+    while step is not None and step.is_done:
+        step = step.run.around
+    return step
+
+
 def _live_run() -> Run | None:
     run = _RUN.get()
     while run is not None and not run.is_live():
@@ -202,30 +218,37 @@ def _begin(ctx: Any) -> None:
     with aborting():
         for agent in getattr(ctx.crew, "agents", ()):
             reunite(agent)
-    _RUN.set(Run(ctx.crew or ctx.flow, ctx.payload or {}, _live_run(), current_flow_id.get()))
+    _RUN.set(Run(ctx.crew or ctx.flow, ctx.payload or {}, _live_run(), _step_around(), current_flow_id.get()))
 
 
 def _end(ctx: Any) -> None:
     run = _RUN.get()
     if run is not None and run.owner is (ctx.crew or ctx.flow):
         _RUN.set(run.parent)
+        _STEP.set(run.around)
 
 
 def _begin_step(ctx: Any) -> None:
     if ctx.kind == "task":
         crew: Any = getattr(ctx.agent, "crew", None)
-        run = _live_run() or Run(crew, getattr(crew, "_inputs", None) or {})  # a replay starts without inputs
+        run = _live_run() or _unannounced(crew)
         with aborting():
             reunite(ctx.agent)
         memory, topic = _memory_of(ctx.agent, crew)
         _STEP.set(Step(ctx.task, ctx.agent, ctx.payload or "", run, memory, topic))
 
 
+def _unannounced(crew: Any) -> Run:
+    """A task by itself, or one that a crew replays."""
+    return Run(crew, getattr(crew, "_inputs", None) or {}, around=_step_around())
+
+
 def _end_step(ctx: Any) -> None:
     """A task is done, and its guardrails have passed what it came to."""
-    if ctx.kind == "task":
-        step = current_step()
-        if step is not None and step.memory is not None and not step.memory.read_only:
+    step = _step_at_work() if ctx.kind == "task" else None
+    if step is not None:
+        step.is_done = True
+        if step.memory is not None and not step.memory.read_only:
             step.memory.record_answer(step, ctx.payload.raw)
 
 
