@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from google.adk.errors import StaleSessionError
 from google.adk.errors.session_not_found_error import SessionNotFoundError
@@ -9,11 +11,13 @@ from google.adk.events.event import Event
 from google.genai import types
 
 from fixtures.line import Line
+from plugins.adk.models import APP
 from plugins.adk.sessions import WHO, changed, get, open_sessions, said, words
-from threefold import InvalidRequest, MemoryClient, TurnIn, Unreachable
-from threefold.contract import MAX_PAGE
+from threefold import AsyncMemoryClient, InvalidRequest, MemoryClient, TurnIn, Unreachable
+from threefold.contract import MAX_PAGE, TurnPage
 from threefold_adk import ThreefoldSessionService
 from threefold_adk.events import turn_of
+from threefold_server.local import LocalService
 
 pytestmark = pytest.mark.anyio
 
@@ -80,9 +84,8 @@ async def test_an_event_is_appended_again_after_a_crash(ours: ThreefoldSessionSe
         await ours.append_event(again, event)
         await ours.append_event(again, event)
         assert words(again) == ["Hello"]
-    stored = await get(ours)
-    await ours.append_event(stored, said("Next"))
-    assert words(await get(ours)) == ["Hello", "Next"]
+        await ours.append_event(again, said("Next"))
+    assert words(await get(ours)) == ["Hello", "Next", "Next"]
     assert (await get(ours)).state == {"step": 1}
 
 
@@ -106,6 +109,38 @@ async def test_behind_a_lost_answer_nobody_elses_event_is_overlooked(
     with pytest.raises(StaleSessionError, match="Session s has moved on since it was read"):
         await ours.append_event(session, said("Goodbye"))
     assert words(await get(ours)) == ["Hello", "From another"]
+
+
+async def test_what_comes_while_a_session_is_read_is_not_half_seen(
+    ours: ThreefoldSessionService, memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await ours.create_session(**WHO, session_id="s")
+    await ours.append_event(session, said("Hello"))
+    read_turns = AsyncMemoryClient.turns
+
+    async def late_turns(self: AsyncMemoryClient, session_id: str, **options: Any) -> TurnPage:
+        memory.write("s", [turn_of(said("From another"))])
+        return await read_turns(self, session_id, **options)
+
+    monkeypatch.setattr(AsyncMemoryClient, "turns", late_turns)
+    seen = await get(ours)
+    assert words(seen) == ["Hello"]
+    with pytest.raises(StaleSessionError):
+        await ours.append_event(seen, said("Goodbye"))
+
+
+async def test_the_end_of_a_run_is_a_time_to_fold(sqlite_url: str) -> None:
+    marks = {"token_budget": 1_000, "compaction_trigger": 1_000, "compaction_target": 5}
+    with (
+        LocalService(database_url=sqlite_url, embedder="hash", **marks) as service,
+        service.client("ana", APP) as memory,
+    ):
+        ours = ThreefoldSessionService(service.async_client(timeout=60.0))
+        session = await ours.create_session(**WHO, session_id="s")
+        for number, event in enumerate([said("I deploy to staging on Fridays"), said("Noted", author="guide")]):
+            await ours.append_event(session, event)
+            memory.wait("s", timeout=60)
+            assert len(memory.digests("s").digests) == number
 
 
 async def test_a_retry_after_a_refusal_goes_through(ours: ThreefoldSessionService) -> None:

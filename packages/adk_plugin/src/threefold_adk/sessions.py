@@ -220,9 +220,7 @@ async def _newest_events(
     while size and upto > 0 and len(chosen) == len(events) and len(chosen) != wanted:
         first = max(1, upto - size + 1)
         page = await client.turns(session_id, from_seq=first, limit=upto - first + 1, payload=True)
-        if not page.turns or page.turns[0].seq > upto:  # what is older is gone
-            break
-        events += filter(None, (event_of(turn) for turn in reversed(page.turns) if turn.seq <= upto))
+        events += filter(None, map(event_of, reversed(page.turns)))
         chosen = list(islice(takewhile(lambda event: since is None or event.timestamp >= since, events), wanted))
         upto = first - 1
     return chosen[::-1]
