@@ -12,7 +12,7 @@ from google.genai import types
 
 from fixtures.line import Line
 from plugins.adk.models import APP
-from plugins.adk.sessions import WHO, changed, get, open_sessions, said, words
+from plugins.adk.sessions import START, WHO, changed, get, open_sessions, said, words
 from threefold import AsyncMemoryClient, InvalidRequest, MemoryClient, TurnIn, Unreachable
 from threefold.contract import MAX_PAGE, TurnPage
 from threefold_adk import ThreefoldSessionService
@@ -130,11 +130,8 @@ async def test_what_comes_while_a_session_is_read_is_not_half_seen(
 
 
 async def test_the_end_of_a_run_is_a_time_to_fold(sqlite_url: str) -> None:
-    marks = {"token_budget": 1_000, "compaction_trigger": 1_000, "compaction_target": 5}
-    with (
-        LocalService(database_url=sqlite_url, embedder="hash", **marks) as service,
-        service.client("ana", APP) as memory,
-    ):
+    local = LocalService(database_url=sqlite_url, embedder="hash", compaction_trigger=1_000, compaction_target=5)
+    with local as service, service.client("ana", APP) as memory:
         ours = ThreefoldSessionService(service.async_client(timeout=60.0))
         session = await ours.create_session(**WHO, session_id="s")
         for number, event in enumerate([said("I deploy to staging on Fridays"), said("Noted", author="guide")]):
@@ -192,14 +189,16 @@ async def test_a_long_session_is_read_page_by_page(
     line: Line, ours: ThreefoldSessionService, memory: MemoryClient
 ) -> None:
     session = await ours.create_session(**WHO, session_id="s")
-    memory.write("s", [turn_of(said(f"Word {number}")) for number in range(MAX_PAGE)])
-    memory.write("s", [turn_of(said(f"Word {MAX_PAGE + number}")) for number in range(MAX_PAGE // 2)])
     everything = [f"Word {number}" for number in range(MAX_PAGE + MAX_PAGE // 2)]
+    turns = [turn_of(said(word, number)) for number, word in enumerate(everything)]
+    memory.write("s", turns[:MAX_PAGE])
+    memory.write("s", turns[MAX_PAGE:])
     assert words(await get(ours)) == everything
     assert words(await get(ours, num_recent_events=MAX_PAGE + 1)) == everything[-MAX_PAGE - 1 :]
     line.asked.clear()
-    await get(ours, num_recent_events=3)
-    assert line.asked.count("GET /v1/sessions/s/turns") == 1
+    assert words(await get(ours, num_recent_events=3)) == everything[-3:]
+    assert words(await get(ours, after_timestamp=START + MAX_PAGE)) == everything[MAX_PAGE:]
+    assert line.asked.count("GET /v1/sessions/s/turns") == 2
     with pytest.raises(StaleSessionError):
         await ours.append_event(session, said("Next"))
 
