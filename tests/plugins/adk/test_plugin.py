@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import aclosing
 from typing import Any
@@ -141,8 +142,10 @@ async def test_what_a_killed_process_left_is_recorded_by_the_next_run(line: Line
 async def test_another_process_repeats_no_more_than_the_last_run(line: Line) -> None:
     sessions = InMemorySessionService()
     for day in range(3):
+        await Talk(sessions=sessions).say(f"Day {day}.")  # of before there was a plugin
+    for day in range(3, 5):
         await Talk(plugin(line), sessions=sessions).say(f"Day {day}.")
-    assert [text for text in words(line) if text != "Noted."] == ["Day 0.", "Day 1.", "Day 2."]
+    assert [text for text in words(line) if text != "Noted."] == ["Day 2.", "Day 3.", "Day 4."]
     with line.client("ana") as memory:
         assert memory.status("s").last_seq == 6
 
@@ -178,10 +181,12 @@ async def test_with_sessions_of_threefold_nothing_is_written_twice(line: Line) -
 
 async def test_with_sessions_of_threefold_a_message_does_not_recall_itself(line: Line) -> None:
     await told(line)
-    talk = Talk(plugin(line), sessions=ThreefoldSessionService(line.async_client()))
+    few = plugin(line, options={"top_k": 1})
+    talk = Talk(few, sessions=ThreefoldSessionService(line.async_client()))
+    await talk.say("Hello.")
     await talk.say("What is the gate code?")
-    assert talk.script.prompts[0].count("4711") == 1
-    assert talk.script.prompts[0].count("What is the gate code?") == 1
+    assert talk.script.prompts[1].count("4711") == 1
+    assert talk.script.prompts[1].count("What is the gate code?") == 1
 
 
 async def test_a_message_without_words_recalls_nothing(line: Line) -> None:
@@ -221,6 +226,27 @@ async def test_a_run_that_failed_is_not_hidden_by_its_recording(line: Line, capl
         await talk.say("Hello.")
     assert "a run that failed was not recorded" in caplog.text
     assert strict.stats.outages > 0
+
+
+async def test_a_run_that_failed_does_not_wait_for_a_service_that_hangs(
+    line: Line, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hang(*_: Any, **__: Any) -> None:
+        await asyncio.Event().wait()
+
+    def fail(_: list[str]) -> Reply:
+        monkeypatch.setattr("threefold.AsyncMemoryClient.send", hang)
+        raise ValueError("the model is broken")
+
+    monkeypatch.setattr("threefold_adk.plugin.FLUSH_SECONDS", 0.0)
+    talk = Talk(plugin(line))
+    talk.script.reply = fail
+    with pytest.raises(ValueError, match="the model is broken"):
+        await talk.say("Hello.")
+    monkeypatch.undo()
+    talk.script.reply = lambda _: "Noted."
+    await talk.say("Bye.", "other")  # what waited goes with the next run
+    assert words(line) == ["Hello."]
 
 
 async def test_the_runner_closes_the_client_that_the_plugin_made(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

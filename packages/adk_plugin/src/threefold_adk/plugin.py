@@ -109,7 +109,8 @@ class ThreefoldPlugin(BasePlugin):
             await self._client.close()
 
     def _is_recorder(self, run: InvocationContext) -> bool:
-        return self._records and not _is_recorded(run)
+        """A session of Threefold is the record of what is said in it."""
+        return self._records and not isinstance(run.session_service, ThreefoldSessionService)
 
     def _left_over(self, session: AsyncMemorySession, run: InvocationContext) -> list[Event]:
         """What was said before this run and is not recorded, as after a run that was killed. In a session that is new
@@ -129,7 +130,7 @@ class ThreefoldPlugin(BasePlugin):
         events = run.session.events
         own = [event.id for event in events if event.invocation_id == run.invocation_id]
         options: RecallOptions = {"exclude_ids": own}
-        if len(own) < len(events) or _is_recorded(run):  # the model is shown all that a window would have
+        if len(own) < len(events):  # the model is shown the session
             options["include"] = ("medium_term", "long_term")
         response = await session.recall(query, **{**options, **self._options})
         return block_beside(response, session.session_id, set(map(text_of, events)))
@@ -158,11 +159,6 @@ class ThreefoldPlugin(BasePlugin):
         turns = spoken_turns(events)
         if turns:
             await session.record(turns, visibility=self._visibility, run_end=run_end, on_conflict="keep")
-
-
-def _is_recorded(run: InvocationContext) -> bool:
-    """Whether the session itself is the record of what is said in it."""
-    return isinstance(run.session_service, ThreefoldSessionService)
 
 
 def _with_block(config: RunConfig | None, block: str) -> RunConfig:
