@@ -284,13 +284,26 @@ def test_a_dump_tells_neither_keys_nor_users(line: Line) -> None:
         assert not any(word in dump for word in ("secret", "http://"))
 
 
-def test_an_agent_with_the_dump_of_a_memory_does_not_run(line: Line) -> None:
+def dump_of(memory: ThreefoldMemory, **changes: Any) -> Any:
+    """What CrewAI's own copies and checkpoints keep of a memory."""
+    return {**json.loads(TypeAdapter(crewai.Memory).dump_json(memory)), **changes}
+
+
+def test_a_dump_leads_back_to_the_memory(line: Line) -> None:
+    memory = memory_of(line)
+    crew = crew_of(task_of(agent_of(Script(), memory=dump_of(memory)), "Hello."), memory=dump_of(memory))
+    crew.kickoff(inputs(""))
+    assert crew.memory is crew.agents[0].memory is memory
+    assert len(spoken(line, "ana", "s")) == 2
+
+
+@pytest.mark.parametrize("whose", ["agent", "crew"])
+def test_but_not_in_another_process(line: Line, whose: str) -> None:
     """CrewAI would go on with a memory of its own class, and no store."""
-    dump = json.loads(TypeAdapter(crewai.Memory).dump_json(memory_of(line)))  # as in a checkpoint
-    script = Script()
-    crew = crew_of(task_of(agent_of(script, memory={**dump, "storage": 7}), "Hello."))  # of another process
-    with pytest.raises(MemoryAborted, match="give the agent its memory again"):
-        crew.kickoff(inputs(""))
+    dump, script = dump_of(memory_of(line), storage=7), Script()
+    agent = agent_of(script, memory=dump if whose == "agent" else None)
+    with pytest.raises(MemoryAborted, match="give it its memory again"):
+        crew_of(task_of(agent, "Hello."), memory=dump if whose == "crew" else False).kickoff(inputs(""))
     assert script.prompts == []
 
 

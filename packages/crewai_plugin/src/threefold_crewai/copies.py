@@ -1,7 +1,7 @@
-"""Agents that CrewAI copies, as `kickoff_for_each` does, get their memory back.
+"""Whom CrewAI copies, as `kickoff_for_each` does with agents, gets its memory back.
 
-CrewAI copies an agent by way of a dump, and what comes out of it as memory is CrewAI's own class with our fields. The
-number in `storage` tells whose copy that is; being no string, it opens no vector store.
+CrewAI copies by way of a dump, and what comes out of it as memory is CrewAI's own class. The number in `storage` tells
+whose copy that is; being no string, it opens no vector store.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from threefold import InvalidRequest
 
 BITS = 53  # what JSON carries exactly
 LOST = (
-    "an agent has the dump of a ThreefoldMemory in place of one: a dump, as in a checkpoint, holds neither client nor "
-    "identity; give the agent its memory again"
+    "a crew, flow or agent has the dump of a ThreefoldMemory in place of one: a dump, as in a checkpoint, holds "
+    "neither client nor identity; give it its memory again"
 )
 _ORIGINALS: WeakValueDictionary[int, Memory] = WeakValueDictionary()
 
@@ -33,11 +33,17 @@ def know(memory: Memory) -> None:
     _ORIGINALS[mark] = memory
 
 
-def reunite(agent: Any) -> None:
-    """Put a memory in the place of its dump."""
-    dump: Any = getattr(agent, "memory", None)
-    if type(dump) is Memory and isinstance(dump.storage, int):
-        original = _ORIGINALS.get(dump.storage)
-        if original is None:
-            raise InvalidRequest(LOST)
-        agent.memory = original
+def reunite(*holders: Any) -> None:
+    """Put their memory in the place of its dump."""
+    for holder in holders:
+        for name in ("memory", "_memory"):
+            dump: Any = getattr(holder, name, None)
+            if type(dump) is Memory and isinstance(dump.storage, int):
+                setattr(holder, name, _original(dump.storage))
+
+
+def _original(mark: int) -> Memory:
+    found = _ORIGINALS.get(mark)
+    if found is None:
+        raise InvalidRequest(LOST)
+    return found

@@ -216,8 +216,7 @@ def _live_run() -> Run | None:
 def _begin(ctx: Any) -> None:
     """A kickoff has its inputs, as callbacks have left them."""
     with aborting():
-        for agent in getattr(ctx.crew, "agents", ()):
-            reunite(agent)
+        reunite(ctx.crew, ctx.flow, *getattr(ctx.crew, "agents", ()))
     _RUN.set(Run(ctx.crew or ctx.flow, ctx.payload or {}, _live_run(), _step_around(), current_flow_id.get()))
 
 
@@ -233,7 +232,7 @@ def _begin_step(ctx: Any) -> None:
         crew: Any = getattr(ctx.agent, "crew", None)
         run = _live_run() or _unannounced(crew)
         with aborting():
-            reunite(ctx.agent)
+            reunite(ctx.agent, crew)
         memory, topic = _memory_of(ctx.agent, crew)
         _STEP.set(Step(ctx.task, ctx.agent, ctx.payload or "", run, memory, topic))
 
