@@ -4,8 +4,7 @@
     python examples/with_adk/shop/agent.py         # a scripted model plays its part, without a network
     MODEL=gemini-2.5-flash python examples/with_adk/shop/agent.py
 
-With MODEL, any model that ADK finds by its name. In ADK's own server, with its sessions in Threefold, too
-(`pip install "google-adk[db]"`):
+With MODEL, any model that ADK finds by its name. In ADK's own server, with its sessions in Threefold, too:
 
     adk web examples/with_adk --session_service_uri=threefold://127.0.0.1:8181
 """
