@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import Self
 
-_TASK = re.compile(r"Task: (?P<asked>.*?)\nAgent: (?P<role>.*?)\nExpected result: .*?\nResult: (?P<said>.*)", re.DOTALL)
-_CONVERSATION = re.compile(r"Input: (?P<asked>.*?)\nAgent: (?P<role>.*?)\nResult: (?P<said>.*)", re.DOTALL)
+_DUMP = re.compile(r"(?:Task|Input): (.*?)\nAgent: (.*?)\n(?:Expected result: .*?\n)?Result: (.*)", re.DOTALL)
 _FINAL_ANSWER = "Final Answer:"
 
 
@@ -19,17 +19,26 @@ class Exchange(str):
     asked: str
     role: str
     said: str
+    by_user: bool
+
+    def __new__(cls, text: str, asked: str, role: str, said: str, *, by_user: bool) -> Self:
+        self = super().__new__(cls, text)
+        self.asked, self.role, self.said, self.by_user = asked, role, final_answer(said), by_user
+        return self
 
 
-def exchange_of(text: str) -> Exchange | None:
-    """A text as CrewAI's executors put it together, or None. The shortest question counts: words that pass for the
-    agent's are trusted less than those that pass for the user's."""
-    found = _TASK.fullmatch(text) or _CONVERSATION.fullmatch(text)
-    if found is None:
-        return None
-    exchange = Exchange(text)
-    exchange.asked, exchange.role, exchange.said = found["asked"], found["role"], final_answer(found["said"])
-    return exchange
+def exchange_of(text: str, question: str | None) -> Exchange | None:
+    """A text as CrewAI's executors put it together, or None.
+
+    Only the `question` that CrewAI has just asked memory for is the user's: an application may have texts of a model
+    taken apart, too, and those may look like anything.
+    """
+    known = f"Input: {question}\nAgent: "
+    if question is not None and text.startswith(known):
+        role, _, said = text[len(known) :].partition("\nResult: ")
+        return Exchange(text, question, role, said, by_user=True)
+    found = _DUMP.fullmatch(text)
+    return Exchange(text, found[1], found[2], found[3], by_user=False) if found else None
 
 
 def final_answer(text: str) -> str:

@@ -33,7 +33,7 @@ from threefold_crewai.abort import aborting
 from threefold_crewai.exchange import Exchange, exchange_of, final_answer
 from threefold_crewai.identity import Named, Ownership
 from threefold_crewai.records import ROOT, Match, Records, Wanted, in_topic, match_of, note_of, record_of, within
-from threefold_crewai.runs import Step, current_step, install
+from threefold_crewai.runs import QUESTION, Step, current_step, install
 
 Keep = Literal["accepted", "all"]
 
@@ -115,6 +115,8 @@ class ThreefoldMemory(Memory):
         with aborting():
             step = current_step()
             session = self._open(wanted.topic)
+        if step is None:
+            QUESTION.set(query)
         if step is None or not step.is_asked(self, scope, query):
             return self._search(session, query, wanted, limit, step)
         if wanted.is_everything:
@@ -192,7 +194,7 @@ class ThreefoldMemory(Memory):
         waits = step is not None and step.memory is self and step.answer_in(content) is not None
         if not content.strip() or (waits and self._keep == "accepted"):
             return []
-        return [exchange_of(content) or content]
+        return [exchange_of(content, None if step else QUESTION.get()) or content]
 
     def update(
         self,
@@ -298,9 +300,9 @@ class ThreefoldMemory(Memory):
         answer = step.answer_in(exchange) if step else None
         if step is not None and answer is not None:
             return self._record(session, step, answer)
-        asker: tuple[Role, str | None] = ("assistant", step.role) if step else ("user", None)
         key = uuid4().hex
-        turns = [turn(f"{key}/0", asker[0], exchange.asked, asker[1])]
+        asker: Role = "user" if exchange.by_user else "assistant"
+        turns = [turn(f"{key}/0", asker, exchange.asked, step.role if step else None)]
         turns.append(turn(f"{key}/1", "assistant", exchange.said, exchange.role))
         with aborting():
             session.record(turns, visibility=self._visibility, run_end=step is None)

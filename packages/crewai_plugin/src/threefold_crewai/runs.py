@@ -142,6 +142,8 @@ class Step:
 _RUN: ContextVar[Run | None] = ContextVar("threefold_crewai_run", default=None)
 _STEP: ContextVar[Step | None] = ContextVar("threefold_crewai_step", default=None)
 _NAMED: ContextVar[Named | None] = ContextVar("threefold_crewai_named", default=None)
+QUESTION: ContextVar[str | None] = ContextVar("threefold_crewai_question", default=None)
+"""What was last asked outside of tasks: by an agent without a crew, before its answer, the user's words."""
 
 
 @contextmanager
