@@ -1,7 +1,7 @@
 """Fault trials: services and databases killed, stopped and restarted under load, and then every turn is counted.
 
-Each acknowledged turn must be there once, in its writer's order, and in the end be indexed and folded once. The exit
-status is the number of trials that failed. `make test` holds a small version of each.
+Each acknowledged turn must be there once, in its writer's order, and in the end be indexed, folded and read for facts
+once. The exit status is the number of trials that failed. `make test` holds a small version of each.
 """
 
 from __future__ import annotations

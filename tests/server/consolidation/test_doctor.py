@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import pytest
 
 from fixtures.command_line import Run
 from fixtures.consolidation import SECOND, World
+from fixtures.openai_server import OpenAIServer, chat_reply, error_reply
 from threefold_server.doctor import LATE_SECONDS, Finding, examine
 from threefold_server.local import LocalService
 from threefold_server.models.ports import ModelError, ModelRefused
@@ -124,6 +126,22 @@ def test_the_command_fails_where_something_is_wrong(run: Run, sqlite_url: str) -
     assert shown.code == 1
     assert [row["check"] for row in shown.json["findings"] if row["remedy"]] == ["parked work"]
     assert "needs a look: parked work" in shown.err
+
+
+def test_a_real_endpoint_is_asked_for_digests_and_facts(
+    run: Run, sqlite_url: str, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"MODEL": "chat", "MODEL_BASE_URL": openai_server.url, "MODEL_API_KEY": "key"}
+    for name, value in {"DATABASE_URL": sqlite_url, "EMBEDDER": "hash", **model}.items():
+        monkeypatch.setenv(f"THREEFOLD_{name}", value)
+    verdict = {"verdicts": [{"new": "N1", "relation": "same", "known": "K1"}]}
+    openai_server.script(chat_reply("Somebody asks [1]."), chat_reply(json.dumps(verdict)))
+    assert run("doctor").code == 0
+    openai_server.otherwise = error_reply(401)
+    shown = run("doctor", "--json")
+    named = {row["check"]: row["detail"] for row in shown.json["findings"] if row["remedy"]}
+    assert set(named) == {"digest model", "fact model"}
+    assert all("answered 401" in detail for detail in named.values())
 
 
 @pytest.mark.parametrize(
