@@ -348,6 +348,17 @@ def test_a_session_that_always_fails_holds_up_no_other(twin: Twin) -> None:
     assert twin.service.contents("bad") == ["bad", "bad"]
 
 
+def test_a_write_sends_what_others_left_past_a_session_that_always_fails(twin: Twin) -> None:
+    policy = soft()
+    twin.service.fault = down
+    for session_id in ("bad", "ended"):
+        twin.session(policy, session_id).record(said(session_id))
+    twin.service.fault = failing_for(twin, "bad")
+    assert twin.session(policy).record(said("mine"))
+    assert [twin.service.contents(session_id) for session_id in ("s", "bad", "ended")] == [["mine"], [], ["ended"]]
+    assert not twin.session(policy, "bad").record(said("bad again"))
+
+
 def test_one_users_turns_delay_no_erasure_of_another(twin: Twin) -> None:
     policy = soft()
     twin.service.fault = down

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any, Unpack, cast
@@ -40,12 +40,21 @@ CATCH_UP = 32  # waiting writes that one `record` sends along: all at once, thos
 
 @dataclass
 class _Batch:
-    """The writes of one `record`."""
+    """The writes of one `record`, or what is sent without any."""
 
-    entries: list[Entry]
-    loose: set[str]
+    session: SessionKey | None = None
+    """The one whose failure ends the sending; that of another holds up that other alone."""
+    entries: list[Entry] = field(default_factory=list[Entry])
+    loose: set[str] = field(default_factory=set[str])
     """Those without room in the spool: only this call can send them."""
     lost: bool = False
+    stuck: dict[SessionKey, ThreefoldError] = field(default_factory=dict[SessionKey, ThreefoldError])
+    """Sessions that the service failed to serve while it served others."""
+
+    def check_sent(self) -> None:
+        """Raise what the first session that got stuck met."""
+        for error in self.stuck.values():
+            raise error
 
 
 class _Session:
@@ -86,7 +95,7 @@ class _Session:
 
     def _keep(self, turns: Sequence[TurnLike], options: RecordOptions) -> _Batch:
         """Put the turns where neither an outage nor a cancellation can lose them, before anything is sent."""
-        batch = _Batch([], set())
+        batch = _Batch(self.key)
         good = self._acceptable(turns, batch)
         if good or options.get("run_end"):
             requests = self._requests(good, options)
@@ -121,7 +130,7 @@ class _Session:
         spool = self.policy.spool
         yield from islice(spool.pending(self.key.origin, self.key), None if self._strict else CATCH_UP)
         yield from [entry for entry in batch.entries if entry.name in batch.loose]
-        yield from islice(spool.pending(self.key.origin), CATCH_UP)
+        yield from islice(self._all_waiting(batch), CATCH_UP)
 
     @contextmanager
     def _delivery(self, entry: Entry, batch: _Batch) -> Generator[None]:
@@ -131,16 +140,22 @@ class _Session:
             with self.policy.call():
                 yield
         except ThreefoldError as error:
-            if not is_refusal(error):
+            if is_refusal(error):
+                self._refused(entry, batch)
+                if own and self._strict:
+                    raise
+            elif isinstance(error, OUTAGE) or entry.key == batch.session:
                 raise
-            self.policy.drop(entry)
-            batch.loose.discard(entry.name)
-            batch.lost |= own
-            if own and self._strict:
-                raise
+            else:
+                batch.stuck[entry.key] = error
         else:
             self.policy.sent(entry, late=not own)
             batch.loose.discard(entry.name)
+
+    def _refused(self, entry: Entry, batch: _Batch) -> None:
+        self.policy.drop(entry)
+        batch.loose.discard(entry.name)
+        batch.lost |= entry in batch.entries
 
     @contextmanager
     def _settlement(self, batch: _Batch) -> Generator[None]:
@@ -174,26 +189,11 @@ class _Session:
         self.policy.tails.seed(self.key, response.window)
         return response
 
-    def _all_waiting(self, stuck: dict[SessionKey, ThreefoldError], *, own: bool) -> Iterator[Entry]:
+    def _all_waiting(self, batch: _Batch, *, own: bool = False) -> Iterator[Entry]:
         """What waits, of everybody or of this user; not what comes in its session after an entry that got stuck."""
         for entry in self.policy.spool.pending(self.key.origin):
-            if entry.key not in stuck and (not own or entry.key.user == self.key.user):
+            if entry.key not in batch.stuck and (not own or entry.key.user == self.key.user):
                 yield entry
-
-    @contextmanager
-    def _draining(self, entry: Entry, stuck: dict[SessionKey, ThreefoldError]) -> Generator[None]:
-        """Around the sending of one entry among others: one that fails alone holds up no other session."""
-        try:
-            with self._delivery(entry, _Batch([], set())):
-                yield
-        except OUTAGE:
-            raise
-        except ThreefoldError as error:
-            stuck[entry.key] = error
-
-    def _check_drained(self, stuck: dict[SessionKey, ThreefoldError]) -> None:
-        for error in stuck.values():
-            raise error
 
     def _met(self, whoami: WhoAmI) -> WhoAmI:
         self.policy.meet(self.key, whoami)
@@ -294,11 +294,11 @@ class MemorySession(_Session):
             return None
 
     def _drain(self, *, own: bool = False) -> None:
-        stuck: dict[SessionKey, ThreefoldError] = {}
-        for entry in self._all_waiting(stuck, own=own):
-            with self._draining(entry, stuck):
+        batch = _Batch()
+        for entry in self._all_waiting(batch, own=own):
+            with self._delivery(entry, batch):
                 self._sender(entry).send(calls.write_request(entry.request))
-        self._check_drained(stuck)
+        batch.check_sent()
 
     def _sender(self, entry: Entry) -> MemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
@@ -384,11 +384,11 @@ class AsyncMemorySession(_Session):
             return None
 
     async def _drain(self, *, own: bool = False) -> None:
-        stuck: dict[SessionKey, ThreefoldError] = {}
-        for entry in self._all_waiting(stuck, own=own):
-            with self._draining(entry, stuck):
+        batch = _Batch()
+        for entry in self._all_waiting(batch, own=own):
+            with self._delivery(entry, batch):
                 await self._sender(entry).send(calls.write_request(entry.request))
-        self._check_drained(stuck)
+        batch.check_sent()
 
     def _sender(self, entry: Entry) -> AsyncMemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
