@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
 import pytest
@@ -13,6 +14,7 @@ from fixtures.openai_server import OpenAIServer, chat_reply, late
 from threefold_server.local import LocalService
 from threefold_server.storage.database import Database
 from threefold_server.storage.tables import tasks
+from threefold_server.storage.tasks import TaskKind
 
 MARKS = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
 LOST, KEPT = "Ana told of herons.", "Ana spoke about herons at the boathouse."
@@ -21,8 +23,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
-def undigested(database_url: str) -> str:
-    """A store with a session that is due for a fold, and indexed."""
+def due(database_url: str) -> str:
+    """A store with a session that is due for everything."""
     with (
         LocalService(database_url=database_url, consolidate=False) as service,
         service.client("ana", "support") as client,
@@ -32,20 +34,23 @@ def undigested(database_url: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def environment(database_url: str, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What every process of the store is told."""
-    model = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url, "model_api_key": "key"}
+def environment(
+    database_url: str, openai_server: OpenAIServer, kind: TaskKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What every process of the store is told; the model is for one kind of work."""
+    model = {"model": "chat", "model_base_url": openai_server.url, "model_api_key": "key"}
+    model |= {"extract_facts": str(kind == "extract"), "rolling_summary": str(kind == "fold")}
     for name, value in {"database_url": database_url, "embedder": "hash", **model, **MARKS}.items():
         monkeypatch.setenv(f"THREEFOLD_{name.upper()}", str(value))
 
 
-def kill_before_commit(url: str, server: OpenAIServer) -> None:
+def kill_before_commit(url: str, server: OpenAIServer, kind: TaskKind) -> None:
     """Let the model answer a worker that cannot commit, as its task is locked, and kill it."""
     database = Database(url)
     with subprocess.Popen([THREEFOLD, "worker"]) as worker:
 
         def locked(connection: Connection) -> None:
-            connection.execute(select(tasks.c.kind).where(tasks.c.kind == "fold").with_for_update())
+            connection.execute(select(tasks.c.kind).where(tasks.c.kind == kind).with_for_update())
             server.let_go()
             server.wait_for_answer()
             worker.kill()
@@ -59,15 +64,33 @@ def kill_before_commit(url: str, server: OpenAIServer) -> None:
             database.close()
 
 
-def test_a_digest_is_made_once(undigested: str, run: Run, openai_server: OpenAIServer) -> None:
+@pytest.mark.parametrize("kind", ["fold"])
+def test_a_digest_is_made_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
     openai_server.script(late(chat_reply(LOST)), chat_reply(KEPT))
-    kill_before_commit(undigested, openai_server)
-    expire_leases(undigested)
+    kill_before_commit(due, openai_server, kind)
+    expire_leases(due)
     assert run("consolidate").code == 0
     with (
-        LocalService(database_url=undigested, consolidate=False) as service,
+        LocalService(database_url=due, consolidate=False) as service,
         service.client("ana", "support") as client,
     ):
         [digest] = client.digests("s1").digests
     assert (digest.version, digest.from_seq, KEPT in digest.text, LOST in digest.text) == (1, 1, True, False)
+    assert len(openai_server.asked) == 2
+
+
+@pytest.mark.parametrize("kind", ["extract"])
+def test_a_fact_is_drawn_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
+    lost, kept = (
+        chat_reply(json.dumps({"memory": [{"text": text, "sources": [seq]}]}))
+        for text, seq in (("The heron lands for the 1th time.", 2), ("The heron lands for the 2th time.", 3))
+    )
+    openai_server.script(late(lost), kept)
+    kill_before_commit(due, openai_server, kind)
+    expire_leases(due)
+    assert run("consolidate").code == 0
+    with LocalService(database_url=due, consolidate=False) as service, service.client("ana", "support") as client:
+        [fact] = client.list(kinds=["fact"]).items
+        assert client.status("s1").extracted_upto == 30
+    assert (fact.text, [source.from_seq for source in fact.sources]) == ("The heron lands for the 2th time.", [3])
     assert len(openai_server.asked) == 2
