@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 from conformance.adapter import Plugin
 
@@ -48,9 +50,10 @@ print(json.dumps([before, after, touched, sorted(third_party() - loaded)]))
 """
 
 
-def test_importing_a_plugin_changes_nothing_in_the_host(plugin: Plugin) -> None:
+def test_importing_a_plugin_changes_nothing_in_the_host(plugin: Plugin, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROBE, plugin.framework, plugin.module]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environment = os.environ | {"HOME": str(tmp_path)}  # a framework may write there
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     before, after, touched, loaded = json.loads(done.stdout.splitlines()[-1])
     assert after == before
     assert touched == []

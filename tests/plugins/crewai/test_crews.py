@@ -252,7 +252,7 @@ def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_l
     """Field case 1107."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
         command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), entry]
-        environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "PATH": "", **QUIET}
+        environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "", **QUIET}
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[-1] == "False"
         with MemoryClient(url, user="ana", agent="support") as client:
