@@ -146,17 +146,18 @@ def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]
     readable: list[Turn] = []
     used = 0
     for group in reversed(group_turns(newest)):
-        readable[:0] = [_without_secrets(turn, redact) for turn in group]
+        readable[:0] = group
         used += sum(turn.tokens for turn in group)
         if used > budget:
             break
-    return readable
+    words = "\n".join(word for turn in readable for word in (turn.content, turn.name) if word)
+    if redact(words) == words:  # looking at all of them together takes a quarter of the time
+        return readable
+    return [_without_secrets(turn, redact) for turn in readable]
 
 
 def _without_secrets(turn: Turn, redact: Redact) -> Turn:
-    content, name = redact(turn.content), turn.name and redact(turn.name)
-    same = (content, name) == (turn.content, turn.name)
-    return turn if same else turn.model_copy(update={"content": content, "name": name})
+    return turn.model_copy(update={"content": redact(turn.content), "name": turn.name and redact(turn.name)})
 
 
 async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:

@@ -145,17 +145,18 @@ def _for_both_pools(build: Callable[[ColumnElement[bool], str], Any]) -> dict[bo
 
 
 def _lexical(condition: ColumnElement[bool], dialect: str) -> Any:
+    # The hits come first, whatever a planner thinks: it looked each passage of the owner up among the postings of each
+    # term, 1 ms at 180 passages.
+    mine = and_(postings.c.pool == bindparam("pool"), among(postings.c.term, "terms", dialect))
+    hits = select(postings).where(mine).cte("hits").prefix_with("MATERIALIZED")
     same = and_(
-        postings.c.pool == passages.c.pool,
-        postings.c.source == passages.c.source,
-        postings.c.seq == passages.c.seq,
-        postings.c.part == passages.c.part,
+        hits.c.pool == passages.c.pool,
+        hits.c.source == passages.c.source,
+        hits.c.seq == passages.c.seq,
+        hits.c.part == passages.c.part,
     )
-    return (
-        select(*_PLACE, postings.c.term, postings.c.tf, null(), passages.c.embedder.is_(None).label("pending"))
-        .join_from(postings, passages, same)
-        .where(postings.c.pool == bindparam("pool"), among(postings.c.term, "terms", dialect), condition)
-    )
+    pending = passages.c.embedder.is_(None).label("pending")
+    return select(*_PLACE, hits.c.term, hits.c.tf, null(), pending).join_from(hits, passages, same).where(condition)
 
 
 def _nearest(condition: ColumnElement[bool], _: str) -> Any:

@@ -17,6 +17,7 @@ from threefold_server.storage.types import AnyRow, from_micros, to_micros
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
 _INSERTED = [column.name for column in turns.c if column.name != "erased"]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
+_SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at")]
 
 
 def start_contents(
@@ -98,10 +99,7 @@ def to_turn(row: AnyRow) -> Turn:
 _SESSION = and_(turns.c.owner == bindparam("owner"), turns.c.session == bindparam("session"))
 _INSERT = Prepared(insert(turns).values({name: bindparam(name) for name in _INSERTED}))
 _NEWEST = Prepared(
-    select(*_WITHOUT_PAYLOAD)
-    .where(_SESSION, turns.c.erased.is_(False))
-    .order_by(turns.c.seq.desc())
-    .limit(bindparam("limit"))
+    select(*_SHOWN).where(_SESSION, turns.c.erased.is_(False)).order_by(turns.c.seq.desc()).limit(bindparam("limit"))
 )
 
 
