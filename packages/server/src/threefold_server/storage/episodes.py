@@ -69,15 +69,15 @@ def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
 
 _AT_PLACES = PreparedAmong(VISIBLE, turns.c.session, turns.c.seq)
 # A join, so that the database reads each open session from its watermark on: as a condition on every turn of the
-# owner it read all 20,000 of a session to find the newest one. Sorted by a sum, so that SQLite does not walk all turns
-# of the owner in the order of an index and look each one's task up: 27 ms at 20,000.
+# owner it read all 20,000 of a session to find the newest one. The kind's sum keeps SQLite from looking up the task of
+# each turn of the owner by its key: 25 ms at 20,000.
 _UNINDEXED = Prepared(
     VISIBLE.join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session))
     .where(
-        tasks.c.kind == "index",
+        tasks.c.kind + "" == "index",
         or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
         turns.c.seq > tasks.c.upto,
     )
-    .order_by((turns.c.event_at + 0).desc(), turns.c.seq.desc())
+    .order_by(turns.c.event_at.desc(), turns.c.seq.desc())
     .limit(TAIL_TURNS)
 )

@@ -43,14 +43,16 @@ class _Compiled:
 
 
 class Prepared:
-    """A statement whose values are `bindparam`s; where the databases differ, a function of the dialect's name."""
+    """A statement whose values are `bindparam`s; where the databases differ, a function of the dialect's name. `make`
+    says what its rows become; named tuples otherwise."""
 
-    def __init__(self, statement: Any) -> None:
+    def __init__(self, statement: Any, make: Callable[[Sequence[Any]], Any] | None = None) -> None:
         self._statement = statement
+        self._make = make
         self._compiled: dict[str, _Compiled] = {}
 
     def all(self, connection: Connection, **values: Any) -> list[Any]:
-        """Run it and fetch every row, as named tuples."""
+        """Run it and fetch every row."""
         return self.start(connection, **values)()
 
     def start(self, connection: Connection, **values: Any) -> Callable[[], list[Any]]:
@@ -72,7 +74,7 @@ class Prepared:
     def _for(self, dialect: Dialect) -> _Compiled:
         if dialect.name not in self._compiled:
             made = self._statement(dialect.name) if callable(self._statement) else self._statement
-            self._compiled[dialect.name] = _compile(made, dialect)
+            self._compiled[dialect.name] = _compile(made, dialect, self._make)
         return self._compiled[dialect.name]
 
 
@@ -110,7 +112,7 @@ def texts(connection: Connection, values: Sequence[str]) -> Any:
     return json.dumps(list(values)) if connection.dialect.name == "sqlite" else list(values)
 
 
-def _compile(statement: Any, dialect: Dialect) -> _Compiled:
+def _compile(statement: Any, dialect: Dialect, make: Callable[[Sequence[Any]], Any] | None) -> _Compiled:
     named = sqlite.dialect(paramstyle="named") if dialect.name == "sqlite" else dialect
     compiled = statement.compile(dialect=named)
     bind = {
@@ -127,7 +129,7 @@ def _compile(statement: Any, dialect: Dialect) -> _Compiled:
     defaults = {name: value for name, value in compiled.params.items() if value is not None}
     names: list[str] = [str(column.key) for column in columns]
     row: Any = namedtuple("Row", names, rename=True)  # pyright: ignore[reportUntypedNamedTuple]
-    return _Compiled(str(compiled), defaults, bind, result, row._make)
+    return _Compiled(str(compiled), defaults, bind, result, make or row._make)
 
 
 def _own_type(element: Any, dialect: Dialect) -> Any:

@@ -22,6 +22,7 @@ from sqlalchemy import (
     LargeBinary,
     and_,
     bindparam,
+    false,
     func,
     literal,
     null,
@@ -90,8 +91,7 @@ def start_corpus(connection: Connection, pool: Pool) -> Callable[[], Corpus]:
 
 def start_lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> Callable[[], list[Row]]:
     """Every passage that has one of the terms, once per term."""
-    rows = _LEXICAL[pool.shared].start(connection, **pool.values, terms=texts(connection, terms))
-    return lambda: [Row(*row) for row in rows()]
+    return _LEXICAL[pool.shared].start(connection, **pool.values, terms=texts(connection, terms))
 
 
 def start_dense(connection: Connection, pool: Pool, query: Vector, embedder: str) -> Callable[[], list[Row]]:
@@ -100,8 +100,7 @@ def start_dense(connection: Connection, pool: Pool, query: Vector, embedder: str
     if connection.dialect.name == "sqlite":
         vectors = _VECTORS[pool.shared].start(connection, **pool.values, embedder=embedder)
         return lambda: _nearest_of(vectors(), query)
-    rows = _NEAREST[pool.shared].start(connection, **pool.values, query=query, embedder=embedder)
-    return lambda: [Row(*row) for row in rows()]
+    return _NEAREST[pool.shared].start(connection, **pool.values, query=query, embedder=embedder)
 
 
 def start_pending(connection: Connection, pool: Pool) -> Callable[[], int]:
@@ -132,7 +131,9 @@ _PLACE = (
 )
 
 
-def _for_both_pools(build: Callable[[ColumnElement[bool], str], Any]) -> dict[bool, Prepared]:
+def _for_both_pools(
+    build: Callable[[ColumnElement[bool], str], Any], make: Callable[[Sequence[Any]], Any]
+) -> dict[bool, Prepared]:
     """A statement for the owner's pool and one for the shared pool, told apart by `Pool.shared`."""
     holds = and_(
         passages.c.pool == bindparam("pool"),
@@ -141,7 +142,7 @@ def _for_both_pools(build: Callable[[ColumnElement[bool], str], Any]) -> dict[bo
         passages.c.event_at <= bindparam("until"),
     )
     conditions = {False: and_(holds, visible(PASSAGES)), True: and_(holds, true())}
-    return {shared: Prepared(partial(build, condition)) for shared, condition in conditions.items()}
+    return {shared: Prepared(partial(build, condition), make) for shared, condition in conditions.items()}
 
 
 def _lexical(condition: ColumnElement[bool], dialect: str) -> Any:
@@ -163,7 +164,7 @@ def _nearest(condition: ColumnElement[bool], _: str) -> Any:
     # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
     distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", type_=PgVector()))
     return (
-        select(*_PLACE, null(), literal(0), (-distance).label("cosine"))
+        select(*_PLACE, null(), literal(0), (-distance).label("cosine"), false())
         .where(condition, passages.c.embedder == bindparam("embedder"))
         .order_by(distance)
         .limit(NEAREST)
@@ -185,7 +186,7 @@ def _pending(condition: ColumnElement[bool], _: str) -> Any:
 _CORPUS = Prepared(
     select(func.count(), func.coalesce(func.avg(passages.c.length), 0)).where(passages.c.pool == bindparam("pool"))
 )
-_LEXICAL = _for_both_pools(_lexical)
-_NEAREST = _for_both_pools(_nearest)
-_VECTORS = _for_both_pools(_vectors)
-_PENDING = _for_both_pools(_pending)
+_LEXICAL = _for_both_pools(_lexical, Row._make)
+_NEAREST = _for_both_pools(_nearest, Row._make)
+_VECTORS = _for_both_pools(_vectors, tuple)
+_PENDING = _for_both_pools(_pending, tuple)
