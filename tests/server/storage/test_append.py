@@ -38,7 +38,7 @@ def said(key: str, **options: Any) -> TurnIn:
 async def live(world: World) -> None:
     await world.write("s1", said("1", payload='{"a": "\\\\ \\" \\u00e9"}', name="Ana"), said("2", group="g"))
     world.clock.advance(1)
-    await world.write("s1", *(said(key) for key in "3456"))
+    await world.write("s1", *(said(key) for key in "34é😀"))
     await world.write("s2", said("1", created_at="2026-01-02T03:04:05+02:00"), said("2", kind="tool_call"))
 
 

@@ -74,7 +74,7 @@ def start_append(
     found = _APPEND.start(
         connection,
         **key,
-        rows=json.dumps(rows),
+        rows=json.dumps(rows, ensure_ascii=False),  # as any other text, whatever the encoding of the database
         ids=[row["turn_id"] for row in rows],
         more_turns=len(rows),
         more_tokens=sum(row["tokens"] for row in rows),
