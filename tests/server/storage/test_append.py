@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -10,6 +11,7 @@ import anyio
 import anyio.to_thread
 import psycopg
 import pytest
+from anyio.abc import TaskGroup
 from sqlalchemy import Connection, select
 
 from fixtures.consolidation import START, World, build_world, until
@@ -55,14 +57,23 @@ async def test_it_leaves_the_same_rows_as_the_general_way(world: World, monkeypa
 
 
 async def test_it_takes_one_round_trip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general way begins by asking; a session that has not begun needs it no more than another."""
+    """The general way begins by asking."""
+    await live(world)
 
     def asks(*_: object) -> None:
         raise AssertionError("the general way")
 
     monkeypatch.setattr("threefold_server.storage.turns.start_contents", asks)
-    await live(world)
-    assert len(world.rows(turns)) == 8
+    await world.write("s1", said("7"), said("8"))
+    assert len(world.rows(turns)) == 10
+
+
+async def test_an_owner_whose_name_is_gone_gets_it_again(world: World) -> None:
+    """As where a forget of all goes by a session that began meanwhile."""
+    await world.write("s1", said("1"))
+    world.write_sync(lambda connection: connection.execute(owners.update().values(name="")))
+    await world.write("s1", said("2"))
+    assert [row.name for row in world.rows(owners)] == [world.caller.owner_name]
 
 
 async def test_what_is_known_or_was_erased_is_left_to_the_general_way(world: World) -> None:
@@ -73,23 +84,50 @@ async def test_what_is_known_or_was_erased_is_left_to_the_general_way(world: Wor
     assert [(row.seq, row.turn_id) for row in world.rows(turns)] == [(1, "4")]
 
 
+class Held:
+    """What a transaction calls to stand still, with its locks, until a writer waits for it."""
+
+    def __init__(self) -> None:
+        self._stands, self._goes_on = Event(), Event()
+
+    def __call__(self, *_: object) -> None:
+        self._stands.set()
+        assert self._goes_on.wait(60)
+
+    async def until_waited_for(
+        self, postgres_url: str, group: TaskGroup, writer: Callable[[], Coroutine[Any, Any, Any]]
+    ) -> None:
+        await anyio.to_thread.run_sync(self._stands.wait, 60)
+        group.start_soon(writer)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            await until(lambda: bool(connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall()))
+        self._goes_on.set()
+
+
 async def test_a_turn_erased_while_its_writer_waits_for_the_session_stays_erased(
     world: World, postgres_url: str
 ) -> None:
     await world.write("s1", said("1"))
-    locked, waits = Event(), Event()
+    held = Held()
 
     def erase(connection: Connection) -> None:
         connection.execute(select(sessions.c.session).with_for_update()).all()
-        locked.set()
-        assert waits.wait(60)
+        held()
         erasures.mark_erased(connection, world.caller.owner, [(world.key("s1"), "2")], START + 1_000_000)
 
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.to_thread.run_sync, world.write_sync, erase)
-        await anyio.to_thread.run_sync(locked.wait, 60)
-        group.start_soon(world.write, "s1", said("2"))
-        with psycopg.connect(postgres_url, autocommit=True) as connection:
-            await until(lambda: bool(connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchall()))
-        waits.set()
+        await held.until_waited_for(postgres_url, group, partial(world.write, "s1", said("2")))
     assert [row.turn_id for row in world.rows(turns)] == ["1"]
+
+
+async def test_a_late_writer_who_waits_for_the_forget_of_a_session_brings_not_even_its_name_back(
+    world: World, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.write("s1", said("1"))
+    held = Held()
+    monkeypatch.setattr(erasures, "purge_needed", held)  # the last that a forget does
+    async with anyio.create_task_group() as group:
+        group.start_soon(partial(world.forget, session_id="s1"))
+        await held.until_waited_for(postgres_url, group, partial(world.write, "s1", said("1")))
+    assert world.rows(sessions) == []

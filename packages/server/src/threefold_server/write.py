@@ -98,8 +98,7 @@ class _Append:
     def start(self, connection: Connection) -> Callable[[], WriteResponse | None]:
         """Try to write in one round trip; the answer once it is committed, or None if nothing was done."""
         batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
-        place = append.Place(self.principal, self.scope, self.request.session_id)
-        started = append.start_append(connection, place, self._rows(batch, after=0), self._marks, self.now)
+        started = append.start_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
 
         def finish() -> WriteResponse | None:
             row = started()

@@ -1,7 +1,7 @@
-"""An ordinary write on Postgres in one round trip: of turns that nothing is known of, by an owner of whom nothing was
-erased lately.
+"""An ordinary write on Postgres in one round trip: of turns that nothing is known of, into a session that is there, by
+an owner of whom nothing was erased lately.
 
-Its three statements are sent and committed together; where they find that it is not ordinary, they do nothing. The
+Its two statements are sent and committed together; where they find that it is not ordinary, they do nothing. The
 general way, which is left for all else, takes nine and two round trips: twice the processor time.
 """
 
@@ -18,7 +18,6 @@ from sqlalchemy import (
     Boolean,
     ColumnElement,
     Connection,
-    Table,
     Text,
     any_,
     bindparam,
@@ -36,7 +35,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 
-from threefold_server.access import Principal, ScopeFilter
+from threefold_server.access import ScopeFilter
 from threefold_server.storage.prepared import Prepared
 from threefold_server.storage.sessions import ADVANCED, COUNTERS, OWN, SessionRow
 from threefold_server.storage.tables import erased_turns, owners, sessions, tasks, turns
@@ -54,22 +53,11 @@ class Marks:
     idle_at: int | None
 
 
-@dataclass(frozen=True)
-class Place:
-    """Whose session is written to."""
-
-    principal: Principal
-    scope: ScopeFilter
-    session_id: str
-
-
 def start_append(
-    connection: Connection, place: Place, rows: Sequence[dict[str, Any]], marks: Marks, now: int
+    connection: Connection, scope: ScopeFilter, rows: Sequence[dict[str, Any]], marks: Marks, now: int
 ) -> Callable[[], SessionRow | None]:
     """Append rows (numbered from 1) to a session; what it was before, or None if this is for the general way."""
-    key = {"own": place.scope.owner, "which": place.scope.session}
-    caller = {"kind": place.principal.owner_kind, "name": place.principal.owner_name, "agent": place.scope.agent}
-    _CREATE.run(connection, **key, **caller, session_id=place.session_id, now=now)
+    key = {"own": scope.owner, "which": scope.session}
     _LOCK.run(connection, **key)  # so that the next statement sees all that was committed before it had the lock
     found = _APPEND.start(
         connection,
@@ -87,31 +75,12 @@ def start_append(
     return lambda: next((SessionRow(*row) for row in found()), None)
 
 
-def _create(_: str) -> Any:
-    """Owner and session, where they are not there yet and nothing of the owner was erased lately."""
-    now, name = bindparam("now", type_=BigInteger), bindparam("name", type_=Text)
-    owner = {"owner": _OWNER, "kind": bindparam("kind", type_=Text), "name": name, "created_at": now}
-    session = {
-        "owner": _OWNER,
-        "session": _SESSION,
-        "agent": bindparam("agent", type_=Text),
-        "session_id": bindparam("session_id", type_=Text),
-        "created_at": now,
-        "updated_at": now,
-    }
-    again = update(owners).where(owners.c.owner == _OWNER, owners.c.name == "", not_(_ERASED)).values(name=name)
-    return _unless_there(sessions, session).add_cte(again.cte("again"), _unless_there(owners, owner).cte("created"))
-
-
-def _unless_there(table: Table, values: dict[str, Any]) -> Any:
-    chosen = select(*values.values()).where(not_(_ERASED))
-    return postgresql.insert(table).from_select(list(values), chosen).on_conflict_do_nothing()
-
-
 def _append(_: str) -> Any:
     ids = bindparam("ids", type_=ARRAY(Text))
     known = exists().where(turns.c.owner == _OWNER, turns.c.session == _SESSION, turns.c.turn_id == any_(ids))
-    found = select(*COUNTERS).where(OWN, not_(known), not_(_ERASED)).cte("found")
+    erased = exists().where(erased_turns.c.owner == _OWNER)
+    named = exists().where(owners.c.owner == _OWNER, owners.c.name != "")  # by the general way, where a forget took it
+    found = select(*COUNTERS).where(OWN, named, not_(known), not_(erased)).cte("found")
     now, added, every, fold_above, idle_at = (
         bindparam(name, type_=BigInteger) for name in ("now", "more_tokens", "every", "fold_above", "idle_at")
     )
@@ -145,7 +114,5 @@ def _task(found: CTE, kind: TaskKind, due_at: ColumnElement[int], *conditions: C
 
 
 _OWNER, _SESSION = bindparam("own", type_=Key), bindparam("which", type_=Key)
-_ERASED = exists().where(erased_turns.c.owner == _OWNER)
-_CREATE = Prepared(_create)
 _LOCK = Prepared(select(sessions.c.session).where(OWN).with_for_update(key_share=True))
 _APPEND = Prepared(_append)
