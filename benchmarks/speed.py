@@ -4,7 +4,8 @@ The service and the floor (`floor.py`) serve copies of one store, whose users ha
 each. Every round runs all loads for a moment in random order, so that what else the machine does falls on all alike;
 ratios are taken within a round, and the median over the rounds is shown.
 
-write           two turns of some 60 tokens, in a session of the client's own; indexing is left to another process
+write           two turns of some 60 tokens, in a session of the client's own, another one after 40 writes; indexing is
+                left to another process
 write + index   the same where the serving process indexes too, as it does by default; its CPU is that of all the work
 recall          a question to the memory of one user: window, digest and the ten best memories
 window          the newest turns of a session alone

@@ -11,6 +11,8 @@ from load import Make
 from seeding import AGENT, QUERY_WORDS, SESSION, TURN_WORDS, Words
 
 TEXTS = 500
+EXCHANGES = 40
+"""Writes to one session, before a client goes on to another user's: 80 turns, as each session of the store has."""
 
 
 class Talk:
@@ -26,7 +28,9 @@ class Talk:
         """The requests of one run of a load: each client its own sessions, and a new one in each run."""
         match operation:
             case "write":
-                return lambda client, sent: self._write(f"w{(client + 32 * sent) % self._users}", f"{run}-{client}")
+                return lambda client, sent: self._write(
+                    f"w{(client + 32 * (sent // EXCHANGES)) % self._users}", f"{run}-{client}"
+                )
             case "write long":
                 return lambda client, sent: self._write("long0", SESSION)
             case "recall":

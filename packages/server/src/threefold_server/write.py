@@ -35,10 +35,9 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
         request = await anyio.to_thread.run_sync(_redacted, request, service.redact)
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    if job.is_ordinary and not service.database.is_sqlite:
-        finish = await service.database.write(principal.owner, job.start, pipelined=True)
-        if (response := finish()) is not None:
-            return response
+    at_once = job.is_ordinary and not service.database.is_sqlite
+    if at_once and (response := await service.database.write_at_once(principal.owner, job.start)):
+        return response
     try:
         return await service.database.write(principal.owner, job.run, pipelined=True)
     except _AllErased as late:

@@ -19,7 +19,6 @@ from sqlalchemy import (
     ColumnElement,
     Connection,
     Text,
-    any_,
     bindparam,
     case,
     column,
@@ -76,11 +75,9 @@ def start_append(
 
 
 def _append(_: str) -> Any:
-    ids = bindparam("ids", type_=ARRAY(Text))
-    known = exists().where(turns.c.owner == _OWNER, turns.c.session == _SESSION, turns.c.turn_id == any_(ids))
     erased = exists().where(erased_turns.c.owner == _OWNER)
     named = exists().where(owners.c.owner == _OWNER, owners.c.name != "")  # by the general way, where a forget took it
-    found = select(*COUNTERS).where(OWN, named, not_(known), not_(erased)).cte("found")
+    found = select(*COUNTERS).where(OWN, named, not_(_known()), not_(erased)).cte("found")
     now, added, every, fold_above, idle_at = (
         bindparam(name, type_=BigInteger) for name in ("now", "more_tokens", "every", "fold_above", "idle_at")
     )
@@ -94,6 +91,14 @@ def _append(_: str) -> Any:
         or_appoint(_task(found, "extract", extract_at, bindparam("extracting", type_=Boolean))),
     )
     return select(found).add_cte(*(change.cte(f"change_{number}") for number, change in enumerate(changes)))
+
+
+def _known() -> ColumnElement[bool]:
+    """Whether any of the ids is in the session. Each is looked up by itself: of one condition on all of them, the plan
+    for the mean session reads the whole of a long one."""
+    ids = func.unnest(bindparam("ids", type_=ARRAY(Text))).table_valued("id", name="ids").render_derived()
+    there = select(true()).where(turns.c.owner == _OWNER, turns.c.session == _SESSION, turns.c.turn_id == ids.c.id)
+    return exists().select_from(ids).where(there.correlate(ids).scalar_subquery())
 
 
 def _insert(found: CTE) -> Any:
