@@ -138,6 +138,51 @@ def test_a_payload_that_is_too_long_is_left_out() -> None:
     assert (turn.content, turn.payload) == ("[image/png, 4000000 bytes]", None)
 
 
+class Odd:
+    """No JSON."""
+
+    def __str__(self) -> str:
+        return "odd"
+
+
+def cycle() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    found["again"] = found
+    return found
+
+
+def nested(levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for _ in range(levels):
+        found = {"deeper": found}
+    return found
+
+
+def test_a_tool_may_answer_what_is_no_json() -> None:
+    turn = turn_of(event(answered("weather", result=Odd())))
+    assert turn.content == '"odd"'
+    kept = event_of(stored(turn))
+    assert kept is not None
+    assert kept.get_function_responses()[0].response == {"result": "odd"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "is_kept"),
+    [({("a", "b"): 1}, True), (nested(10_000), False), (cycle(), False)],
+    ids=["keys", "levels", "cycle"],
+)
+def test_what_cannot_be_json_costs_no_words(broken: dict[Any, Any], is_kept: bool) -> None:
+    turn = turn_of(event(said("Look."), answered("weather", result=broken)))
+    assert turn.content == "Look.\n[dict]"
+    assert (turn.payload is not None) is is_kept
+
+
+@pytest.mark.parametrize("timestamp", [1_750_000_000_000.0, 1e300, float("nan"), float("inf")])
+def test_a_clock_that_is_none_costs_no_event(timestamp: float) -> None:
+    turn = turn_of(event(said("Hello."), timestamp=timestamp))
+    assert (turn.content, turn.created_at) == ("Hello.", None)
+
+
 def test_an_id_that_memory_refuses_stays_the_same_id() -> None:
     first, second = (turn_of(event(said("Hello."), id="*")).id for _ in range(2))
     assert first == second != "*"

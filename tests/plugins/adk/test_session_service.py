@@ -178,11 +178,19 @@ async def test_state_that_cannot_be_kept_stores_nothing_of_its_event(ours: Three
     with pytest.raises(InvalidRequest, match="value: "):
         await ours.append_event(session, changed({"step": 1, "user:a": float("nan")}))
     assert session.events == (await get(ours)).events == []
+    itself: dict[str, Any] = {}
+    itself["again"] = itself
+    for key, value in (("a", itself), ("\ud800", 1)):
+        with pytest.raises(InvalidRequest, match="state: must be JSON: "):
+            await ours.append_event(session, changed({key: value}))
+    assert session.events == (await get(ours)).events == []
     await ours.append_event(session, changed({"step": object(), "user:a": object()}))
     assert {key: type(value) for key, value in (await get(ours)).state.items()} == {
         "step": str,
         "user:a": str,
     }
+    await ours.append_event(session, changed({"user:a": b"\xff"}))
+    assert (await get(ours)).state["user:a"] == "_w=="
 
 
 async def test_a_long_session_is_read_page_by_page(

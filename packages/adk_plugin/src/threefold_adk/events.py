@@ -35,11 +35,15 @@ from threefold.tools import TOOLS
 USER = "user"
 """The author of what the user sends; every other author is an agent."""
 
+NO_JSON = (ValueError, TypeError, RecursionError)
+"""A cycle, a key that is no text, a thousand levels: what cannot be JSON, whatever is made of single values."""
+
 RECALLED = "(recalled memory, not kept in the log)"
 
 
 def turn_of(event: Event) -> TurnIn:
-    """The turn of an event. It has no content where nobody says anything, and no payload where the JSON is too long."""
+    """The turn of an event. It has no content where nobody says anything, and no payload where that is no JSON or too
+    much of it: a tool may answer anything."""
     return without_recalled(
         turn_in(
             {
@@ -47,7 +51,7 @@ def turn_of(event: Event) -> TurnIn:
                 "id": id_or_hash(event.id),
                 "content": middle_cut(text_of(event), MAX_CONTENT_CHARS),
                 "payload": _payload(event),
-                "created_at": datetime.fromtimestamp(event.timestamp, UTC),
+                "created_at": _time(event.timestamp),
             }
         )
     )
@@ -130,16 +134,30 @@ def _result(response: dict[str, Any]) -> str:
     return result if isinstance(result, str) else _json(result)
 
 
+def _time(timestamp: float) -> datetime | None:
+    """None where the clock that an event was stamped by is none, or counts milliseconds."""
+    try:
+        return datetime.fromtimestamp(timestamp, UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
 def _payload(event: Event) -> str | None:
-    values = _without_memories(event).model_dump(mode="json", exclude_none=True)
-    payload = _json(values, separators=(",", ":"))
-    if clean_text(payload) != payload:  # a lone surrogate has to be escaped
-        payload = json.dumps(values)
+    try:
+        values = _without_memories(event).model_dump(mode="json", exclude_none=True, fallback=str)
+        payload = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
+        if clean_text(payload) != payload:  # a lone surrogate has to be escaped
+            payload = json.dumps(values)
+    except NO_JSON:
+        return None
     return payload if len(payload) <= MAX_PAYLOAD_CHARS else None
 
 
-def _json(value: Any, separators: tuple[str, str] | None = None) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=separators, default=str)
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except NO_JSON:
+        return f"[{type(value).__name__}]"
 
 
 def _without_memories(event: Event) -> Event:

@@ -147,7 +147,7 @@ class ThreefoldSessionService(BaseSessionService):
         turn = turn_of(event)
         if turn.payload is None:
             raise InvalidRequest(
-                f"event {event.id!r}: a session keeps events whole, of at most {MAX_PAYLOAD_CHARS} characters of JSON; "
+                f"event {event.id!r}: a session keeps events whole, as JSON of at most {MAX_PAYLOAD_CHARS} characters; "
                 "save its files as artifacts"
             )
         try:

@@ -11,7 +11,7 @@ from typing import Any
 from google.adk.sessions import State
 from pydantic_core import to_jsonable_python
 
-from threefold import AsyncMemoryClient, calls
+from threefold import AsyncMemoryClient, InvalidRequest, calls
 from threefold.calls import Call
 from threefold.contract import DataScope, ItemsResponse, PutItem, SearchItems
 from threefold.contract.items import MAX_ITEMS
@@ -35,7 +35,7 @@ class Changes:
     def of(cls, delta: Values) -> Changes:
         """A state or a delta of ADK; what is no JSON becomes its text, as in ADK's own services."""
         parts: dict[str, dict[str, Any]] = {"": {}, State.USER_PREFIX: {}, State.APP_PREFIX: {}, State.TEMP_PREFIX: {}}
-        for key, value in to_jsonable_python(delta, serialize_unknown=True).items():
+        for key, value in _jsonable(delta).items():
             prefix = next((prefix for prefix in parts if prefix and key.startswith(prefix)), "")
             parts[prefix][key.removeprefix(prefix)] = value
         return cls(parts[""], parts[State.USER_PREFIX], parts[State.APP_PREFIX])
@@ -92,6 +92,13 @@ async def _read(client: AsyncMemoryClient, scope: DataScope) -> dict[str, Any]:
     search = SearchItems(op="search", prefix=NAMESPACE, limit=MAX_ITEMS)
     found = await client.items_batch([search], scope=scope)
     return {item.key: item.value["value"] for item in found.results[0].items}
+
+
+def _jsonable(delta: Values) -> dict[str, Any]:
+    try:
+        return to_jsonable_python(delta, serialize_unknown=True, bytes_mode="base64")
+    except ValueError as error:
+        raise InvalidRequest(f"state: must be JSON: {error}") from error
 
 
 def _puts(scope: DataScope, values: Values) -> Iterator[Call[ItemsResponse]]:
