@@ -150,7 +150,9 @@ def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client_from("threefold://").url == "http://memory.test:9"
     assert client_from("threefold://localhost:8181").url == "http://localhost:8181"
     assert client_from("threefold+https://memory.test/base/").url == "https://memory.test/base"
-    with pytest.raises(ValueError, match="begins with threefold://"):
-        client_from("http://localhost:8181")
+    assert client_from("Threefold://localhost:8181").url == "http://localhost:8181"
+    for wrong in ("http://localhost:8181", "threefold:/localhost:8181", "threefold:"):
+        with pytest.raises(ValueError, match="begins with threefold://"):
+            client_from(wrong)
     with pytest.raises(ValueError, match="must not carry credentials"):
         client_from("threefold://ana:secret@localhost")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from threefold import AsyncMemoryClient
 
 SCHEMES = {"threefold": "http", "threefold+https": "https"}
@@ -14,8 +12,8 @@ def client_from(uri: str) -> AsyncMemoryClient:
 
     The key comes from THREEFOLD_API_KEY: command lines and their URIs are seen by others.
     """
-    parts = urlsplit(uri)
-    if parts.scheme not in SCHEMES:
+    scheme, mark, address = uri.partition("://")
+    protocol = SCHEMES.get(scheme.lower())
+    if not mark or protocol is None:
         raise ValueError(f"the URI of a Threefold service begins with {' or '.join(f'{s}://' for s in SCHEMES)}")
-    address = uri.removeprefix(f"{parts.scheme}://")
-    return AsyncMemoryClient.from_env(f"{SCHEMES[parts.scheme]}://{address}" if address else None)
+    return AsyncMemoryClient.from_env(f"{protocol}://{address}" if address else None)
