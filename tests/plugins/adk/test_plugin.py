@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 from google.adk.agents import LlmAgent
 from google.adk.agents.run_config import RunConfig
+from google.adk.apps.app import App, EventsCompactionConfig
+from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
 from google.adk.sessions.base_session_service import GetSessionConfig
+from google.adk.tools import ToolContext
 from google.adk.tools.agent_tool import AgentTool
 from google.genai import types
 
@@ -90,6 +93,17 @@ async def test_what_the_model_is_shown_is_not_recalled_too(line: Line) -> None:
     assert talk.script.prompts[1].count("4711") == 1
 
 
+@pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")
+async def test_what_adk_has_made_a_summary_of_is_recalled(line: Line) -> None:
+    talk = Talk()
+    config: Any = EventsCompactionConfig(compaction_interval=1, overlap_size=0)
+    app = App(name=APP, root_agent=talk.runner.agent, plugins=[plugin(line)], events_compaction_config=config)
+    talk.runner = Runner(app=app, session_service=talk.sessions, auto_create_session=True)
+    await talk.say("The gate code is 4711.")
+    await talk.say("What is the gate code?")
+    assert talk.script.prompts[-2].count("4711") == 1
+
+
 async def test_a_session_that_adk_has_lost_comes_back_as_a_window(line: Line) -> None:
     await Talk(plugin(line)).say("Hello, I am in a hurry.")
     talk = Talk(plugin(line))
@@ -113,23 +127,44 @@ async def test_agents_that_hand_over_share_recall_and_record(line: Line) -> None
 
 
 @pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # AgentTool's own
-async def test_an_agent_in_a_tool_is_part_of_its_callers_run(line: Line) -> None:
+@pytest.mark.parametrize("is_called_by_a_function", [False, True])
+async def test_an_agent_in_a_tool_is_part_of_its_callers_run(line: Line, is_called_by_a_function: bool) -> None:
+    async def ask(request: str, tool_context: ToolContext) -> str:
+        """Ask an expert."""
+        return await expert.run_async(args={"request": request}, tool_context=tool_context)
+
     await told(line)
-    expert = LlmAgent(name="expert", description="An expert.")
-    replies: list[Reply] = [ToolCall("expert", {"request": "Find it."}), "An expert's answer.", "Here it is."]
-    talk = Talk(plugin(line), replies=replies, tools=[AgentTool(expert)])
-    expert.model = talk.model
+    agent = LlmAgent(name="expert", description="An expert.", tools=[weather])
+    expert = AgentTool(agent)
+    tool, name = (ask, "ask") if is_called_by_a_function else (expert, "expert")
+    replies: list[Reply] = [ToolCall(name, {"request": "Find it."}), FORECAST, "An expert's answer.", "Here it is."]
+    talk = Talk(plugin(line), replies=replies, tools=[tool])
+    agent.model = talk.model
     await talk.say("What is the gate code?")
     assert recalls(line) == 1
-    assert ["4711" in prompt for prompt in talk.script.prompts] == [True, True, True]
+    assert ["4711" in prompt for prompt in talk.script.prompts] == [True, True, True, True]
     with line.client("ana") as memory:
         assert {each.session_id for each in memory.sessions().sessions} == {"earlier", "s"}
     assert words(line) == [
         "What is the gate code?",
-        'expert({"request": "Find it."})',
+        f'{name}({{"request": "Find it."}})',
         "An expert's answer.",
         "Here it is.",
     ]
+
+
+@pytest.mark.parametrize(("user", "has_its_own_sessions"), [("ana", False), ("bob", True)])
+async def test_a_run_that_a_tool_starts_is_a_run_of_its_own(line: Line, user: str, has_its_own_sessions: bool) -> None:
+    async def remind() -> str:
+        """Remind somebody."""
+        return await reminder.say("Do not forget the milk.", "another", user)
+
+    knowing = plugin(line)
+    talk = Talk(knowing, replies=[ToolCall("remind", {})], tools=[remind])
+    reminder = Talk(knowing, sessions=None if has_its_own_sessions else talk.sessions)
+    await talk.say("Remind them.")
+    assert words(line, "another", user) == ["Do not forget the milk.", "Noted."]
+    assert words(line) == ["Remind them.", "remind({})", "Noted.", "Noted."]
 
 
 async def test_what_a_killed_process_left_is_recorded_by_the_next_run(line: Line) -> None:
@@ -156,6 +191,17 @@ async def test_a_session_that_is_loaded_in_part_is_recorded_whole(line: Line) ->
     for day in range(3):
         await talk.say(f"Day {day}.", run_config=window)
     assert [text for text in words(line) if text != "Noted."] == ["Day 0.", "Day 1.", "Day 2."]
+
+
+async def test_a_tool_may_answer_anything(line: Line) -> None:
+    async def look() -> object:
+        """Look."""
+        return object()
+
+    knowing = plugin(line, policy=Policy(failure_mode="strict"))
+    talk = Talk(knowing, replies=[ToolCall("look", {}), "I looked."], tools=[look])
+    assert await talk.say("Look there.") == "I looked."
+    assert [words(line)[place] for place in (0, -1)] == ["Look there.", "I looked."]
 
 
 async def test_left_early_keeps_what_was_said_by_then(line: Line) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from itertools import takewhile
+from math import inf
 from typing import Any
 
 from google.adk.agents.base_agent import BaseAgent
@@ -16,7 +17,6 @@ from google.adk.agents.invocation_context import InvocationContext
 from google.adk.agents.run_config import RunConfig
 from google.adk.events.event import Event
 from google.adk.plugins.base_plugin import BasePlugin
-from google.adk.tools.agent_tool import AgentTool
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai.types import Content, Part
@@ -36,8 +36,8 @@ KNOWN_EVENTS = 10_000
 
 log = logging.getLogger("threefold")
 
-_in_agent_tool: ContextVar[bool] = ContextVar("threefold_in_agent_tool", default=False)
-"""`AgentTool` runs its agent with the plugins of its caller, in a session that ends with the call."""
+_caller: ContextVar[InvocationContext | None] = ContextVar("threefold_caller", default=None)
+"""The run whose tool is being called."""
 
 
 class ThreefoldPlugin(BasePlugin):
@@ -71,7 +71,7 @@ class ThreefoldPlugin(BasePlugin):
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """Record what an earlier run left, and put what memory holds on the user's message into this run's requests."""
-        if _in_agent_tool.get():
+        if _is_part_of_its_caller(invocation_context):
             return
         session = session_of(self._client, invocation_context.session, self._policy)
         if self._is_recorder(invocation_context):
@@ -98,10 +98,10 @@ class ThreefoldPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
-        """Note that the agent in a tool is part of this run: it has its recall, and is recorded as the tool's result.
-        ADK runs each call in a context of its own."""
-        if isinstance(tool, AgentTool):
-            _in_agent_tool.set(True)
+        """Note whose tool is called: the agent of an `AgentTool` is part of that run, though a function call it."""
+        run = tool_context.get_invocation_context()
+        if not _is_part_of_its_caller(run):
+            _caller.set(run)
 
     async def close(self) -> None:
         """Close the connections of the running event loop, unless the client is somebody else's."""
@@ -133,10 +133,10 @@ class ThreefoldPlugin(BasePlugin):
         if len(own) < len(events):  # the model is shown the session
             options["include"] = ("medium_term", "long_term")
         response = await session.recall(query, **{**options, **self._options})
-        return block_beside(response, session.session_id, set(map(text_of, events)))
+        return block_beside(response, session.session_id, set(map(text_of, _uncompacted(events))))
 
     async def _flush(self, run: InvocationContext) -> None:
-        if not self._is_recorder(run) or _in_agent_tool.get():
+        if not self._is_recorder(run) or _is_part_of_its_caller(run):
             return
         session = session_of(self._client, run.session, self._policy)
         said = [event for event in run.session.events if event.invocation_id == run.invocation_id]
@@ -159,6 +159,21 @@ class ThreefoldPlugin(BasePlugin):
         turns = spoken_turns(events)
         if turns:
             await session.record(turns, visibility=self._visibility, run_end=run_end, on_conflict="keep")
+
+
+def _is_part_of_its_caller(run: InvocationContext) -> bool:
+    """`AgentTool` runs its agent with the plugins of its caller, for the same user and app, in a session service that
+    ends with the call. The caller sends it what was recalled, and what it answers is recorded as the tool's result."""
+    caller = _caller.get()
+    if caller is None or run.session_service is caller.session_service:
+        return False
+    return (run.app_name, run.user_id) == (caller.app_name, caller.user_id)
+
+
+def _uncompacted(events: Sequence[Event]) -> list[Event]:
+    """What a model is still shown in full: of older events only a summary of ADK's."""
+    until = max((each.actions.compaction.end_timestamp for each in events if each.actions.compaction), default=-inf)
+    return [event for event in events if event.timestamp > until]
 
 
 def _with_block(config: RunConfig | None, block: str) -> RunConfig:
