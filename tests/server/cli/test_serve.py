@@ -110,6 +110,7 @@ def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> N
         (["--host", "0.0.0.0"], {}, "host: mode 'dev' trusts its callers"),
         (["--workers", "2"], {}, "several processes need Postgres"),
         (["--embedder", "nonsense"], {}, "unknown embedder 'nonsense'"),
+        (["--embedder", "openai:own"], {}, "needs the number of its dimensions; set embedder_dimensions"),
         (["--database-url", "mysql://x"], {}, "(THREEFOLD_DATABASE_URL): must start with postgresql://"),
         (["--compaction-target", "9", "--compaction-trigger", "8"], {}, "compaction marks"),
         (["--mode", "jwt"], {}, "exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret"),
@@ -143,6 +144,37 @@ def test_a_wrong_setting_is_wrong_usage(
     assert refused.code == 2
     assert message in refused.err
     assert refused.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("missing", ["opentelemetry.sdk", "opentelemetry.exporter.otlp", "opentelemetry"])
+def test_traces_without_the_extra_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    def find(name: str) -> bool | None:
+        if name.startswith(f"{missing}."):
+            raise ModuleNotFoundError(name)  # as find_spec does where a package around it is missing
+        return None if name == missing else True
+
+    monkeypatch.setattr("threefold_server.settings.find_spec", find)
+    refused = run("serve", "--otel")
+    assert (refused.code, "install threefold-server[otel]" in refused.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("module", "flag", "value", "extra"),
+    [
+        ("psycopg", "--database-url", "postgresql://x:y@127.0.0.1:9/z", "postgres"),
+        ("pgvector.psycopg", "--database-url", "postgresql://x:y@127.0.0.1:9/z", "postgres"),
+        ("openai", "--model", "gpt-5-mini", "openai"),
+        ("openai", "--embedder", "openai:text-embedding-3-small", "openai"),
+    ],
+)
+def test_a_missing_package_is_one_line_that_names_its_extra(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, flag: str, value: str, extra: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    refused = run("serve", flag, value)
+    assert (refused.code, refused.err.count("\n")) == (1, 1)
+    assert f"; install threefold-server[{extra}]" in refused.err
 
 
 def test_two_stores_are_one_too_many(run: Run, tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ def resolve_reach(principal: Principal, level: Level | None) -> Reach:
     reach = Reach[level]
     if reach > principal.ceiling:
         raise Forbidden(
-            f"level '{level}' is above this caller's ceiling '{principal.ceiling.name}'",
+            f"level '{level}' is above this caller's ceiling '{principal.ceiling.name}', which its credentials and the "
+            "store's max_read_level set (mode dev: `threefold serve --allow-user-level`)",
             {"level": level, "ceiling": principal.ceiling.name},
         )
     return reach

@@ -131,6 +131,8 @@ class Settings(BaseSettings):
             raise ValueError("extract_facts: needs a model to draw them; set `model`")
         if self.extract_facts and not mem0_installed():
             raise ValueError("extract_facts: needs Mem0's prompts; install threefold-server[mem0]")
+        if self.otel and not otel_installed():
+            raise ValueError("otel: needs OpenTelemetry's exporter; install threefold-server[otel]")
         return self
 
     def check_servable(self) -> None:
@@ -230,6 +232,14 @@ def mcp_installed() -> bool:
 def mem0_installed() -> bool:
     """Whether the [mem0] extra is there, without loading it."""
     return find_spec("mem0") is not None
+
+
+def otel_installed() -> bool:
+    """Whether the [otel] extra is there; other packages bring parts of OpenTelemetry, but not all of it."""
+    try:
+        return find_spec("opentelemetry.sdk") is not None and find_spec("opentelemetry.exporter.otlp") is not None
+    except ModuleNotFoundError:  # not even the package around them
+        return False
 
 
 def export_environment(settings: Settings) -> None:

@@ -104,10 +104,11 @@ def configure_tracing() -> None:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    from opentelemetry.trace import set_tracer_provider
 
     provider = TracerProvider(resource=Resource.create({"service.name": "threefold"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    _opentelemetry().set_tracer_provider(provider)
+    set_tracer_provider(provider)
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
@@ -118,9 +119,3 @@ def span(name: str, **attributes: str | int | float) -> AbstractContextManager[A
     return trace.get_tracer("threefold").start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     )
-
-
-def _opentelemetry() -> Any:
-    if trace is None:
-        raise RuntimeError("tracing needs OpenTelemetry: install threefold-server[otel]")
-    return trace

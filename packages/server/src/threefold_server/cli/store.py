@@ -18,6 +18,7 @@ from threefold.errors import ThreefoldError
 from threefold_server.app import open_service
 from threefold_server.cli.commands import add_command, given, option
 from threefold_server.cli.output import Failed, UsageError
+from threefold_server.models.packaged import InstallationError
 from threefold_server.service import Service
 from threefold_server.settings import PREFIX, Settings
 from threefold_server.storage import migrate
@@ -112,8 +113,8 @@ def explained() -> Generator[None]:
     except ValueError as error:
         raise UsageError(str(error)) from error
     except ImportError as error:
-        raise Failed(f"{error}; it comes with threefold-server[postgres] or threefold-server[openai]") from error
-    except (OSError, RuntimeError) as error:
+        raise Failed(f"{error}; install threefold-server[postgres]") from error
+    except (InstallationError, OSError, RuntimeError) as error:
         raise Failed(str(error)) from error
 
 

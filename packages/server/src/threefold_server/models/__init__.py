@@ -46,7 +46,7 @@ def build_embedder(
         raise ValueError(f"unknown embedder {spec!r}: choose one of minilm, hash, openai:<model>")
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
-        raise ValueError(f"the embedder {spec!r} needs the number of its dimensions")
+        raise ValueError(f"the embedder {spec!r} needs the number of its dimensions; set embedder_dimensions")
     url = base_url or BASE_URL
     return OpenAIEmbedder(model, size, redact=redact, api_key=api_key, base_url=url, timeout=timeout, meter=meter)
 

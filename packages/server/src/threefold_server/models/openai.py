@@ -110,7 +110,9 @@ def connect(api_key: str, base_url: str) -> AsyncOpenAI:
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
-        raise InstallationError("models over HTTP need the extra: pip install 'threefold-server[openai]'") from error
+        raise InstallationError(
+            "models behind an endpoint need the openai package; install threefold-server[openai]"
+        ) from error
     # A server without keys gets a dummy: without any, the library takes one from the environment, or refuses.
     # No retries and no timeout of its own: our worker retries, and our deadline covers a reply that trickles in.
     return AsyncOpenAI(api_key=api_key or "none", base_url=base_url, max_retries=0, timeout=None)
