@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from zipfile import ZipFile
 
 import pytest
 
+from conformance.crewai_host import QUIET
+from fixtures.served import served
+
 ROOT = Path(__file__).parents[2]
 UV = ROOT / ".ci" / "uv"
 MAX_SERVER_BYTES = 270 * 10**6
+PLUGINS = {"pydantic_ai": "", "langgraph": "[middleware]", "crewai": "", "adk": ""}
+"""Each with the extra that its README installs."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("packaging")]
 
@@ -28,9 +36,10 @@ print(*(third_party() - before))
 """
 
 
-def run(*command: str | Path, directory: Path = ROOT) -> str:
+def run(*command: str | Path, directory: Path = ROOT, **variables: str) -> str:
     """The output of a command, which must succeed."""
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
+    environment = os.environ | variables
+    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -38,7 +47,7 @@ def run(*command: str | Path, directory: Path = ROOT) -> str:
 class Installation:
     """An environment with nothing but the given wheels and what they need, at the locked versions."""
 
-    def __init__(self, directory: Path, constraints: Path, *wheels: Path) -> None:
+    def __init__(self, directory: Path, constraints: Path, *wheels: Path | str) -> None:
         self.directory = directory
         run(UV, "venv", "--quiet", "--python", sys.executable, directory)
         run(UV, "pip", "install", "--quiet", "--python", self.program("python"), "--constraint", constraints, *wheels)
@@ -111,3 +120,41 @@ def test_the_service_on_sqlite_is_small(server: Installation) -> None:
 
 def test_the_command_line_works_from_the_wheel(server: Installation, tmp_path: Path) -> None:
     assert "serve" in run(server.program("threefold"), "--help", directory=tmp_path)
+
+
+def quick_start(plugin: str) -> tuple[str, str]:
+    """The first program of a plugin's README, and what it prints."""
+    page = (ROOT / "packages" / f"{plugin}_plugin" / "README.md").read_text()
+    shown = re.search(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert shown is not None, plugin
+    return shown[1], shown[2]
+
+
+def words(printed: str) -> list[str]:
+    """What was printed, however its lines are broken, but for the day."""
+    return re.sub(r"\d{4}-\d\d-\d\d", "(day)", printed).split()
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment of somebody with a running service and no files yet."""
+    with served("--data", str(tmp_path / "data"), "--embedder", "hash", "--tier-deadline", "30") as url:
+        yield QUIET | {"HOME": str(tmp_path), "THREEFOLD_URL": url}
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_plugin_needs_core_and_its_framework_only(
+    plugin: str, wheels: dict[str, Path], constraints: Path, tmp_path: Path, reader: dict[str, str]
+) -> None:
+    wheel = f"{wheels[f'threefold_{plugin}']}{PLUGINS[plugin]}"
+    alone = Installation(tmp_path / "venv", constraints, wheels["threefold"], wheel)
+    program, shown = quick_start(plugin)
+    assert words(run(alone.program("python"), "-c", program, directory=tmp_path, **reader)) == words(shown)
+
+
+def test_all_plugins_work_in_one_process(tmp_path: Path, reader: dict[str, str]) -> None:
+    """Each for users of its own, in the environment of these tests, which has all four frameworks."""
+    programs, shown = zip(*map(quick_start, PLUGINS), strict=True)
+    own = [program.replace('"ana"', f'"{plugin}"') for program, plugin in zip(programs, PLUGINS, strict=True)]
+    printed = run(sys.executable, "-c", "\n".join(own), directory=tmp_path, THREEFOLD_USER="local", **reader)
+    assert words(printed) == words("".join(shown))
