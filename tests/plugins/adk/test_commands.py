@@ -75,9 +75,9 @@ def options(url: str) -> list[str]:
 
 
 @contextmanager
-def api_server(agents: Path, url: str) -> Generator[httpx.Client]:
-    """`adk api_server` until the block ends."""
-    command = [ADK, "api_server", "--port=0", *options(url), str(agents)]
+def served_by_adk(command_name: str, agents: Path, url: str) -> Generator[httpx.Client]:
+    """`adk api_server` or `adk web` until the block ends."""
+    command = [ADK, command_name, "--port=0", *options(url), str(agents)]
     with subprocess.Popen(command, env=QUIET, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         log: list[str] = []
@@ -108,7 +108,7 @@ def ask(server: httpx.Client, session: str, text: str) -> str:
 def test_the_api_server(url: str, tmp_path: Path) -> None:
     make_agent(tmp_path / "guide")
     (tmp_path / "services.py").write_text(SERVICES_PY)
-    with api_server(tmp_path, url) as server:
+    with served_by_adk("api_server", tmp_path, url) as server:
         place = "/apps/guide/users/ana/sessions"
         server.post(f"{place}/first", json={"user:name": "Ana"}).raise_for_status()
         server.post(f"{place}/second").raise_for_status()
@@ -124,6 +124,21 @@ def test_the_api_server(url: str, tmp_path: Path) -> None:
         assert server.get(f"{place}/second").status_code == 404
     with MemoryClient(url, user="ana", agent="guide") as client:
         assert [turn.content for turn in client.turns("first").turns] == ["My cat is called Tom", "It is Tom."]
+
+
+@pytest.mark.slow
+def test_adk_web(url: str, tmp_path: Path) -> None:
+    make_agent(tmp_path / "guide")
+    (tmp_path / "services.yaml").write_text(SERVICES_YAML)
+    with served_by_adk("web", tmp_path, url) as server:
+        assert server.get("/list-apps").raise_for_status().json() == ["guide"]
+        assert "html" in server.get("/dev-ui/").raise_for_status().headers["content-type"]
+        server.post("/apps/guide/users/ben/sessions/web").raise_for_status()
+        message = {"role": "user", "parts": [{"text": "My cat is called Tom"}]}
+        body = {"appName": "guide", "userId": "ben", "sessionId": "web", "newMessage": message}
+        server.post("/run", json=body).raise_for_status()
+    with MemoryClient(url, user="ben", agent="guide") as client:
+        assert [turn.content for turn in client.turns("web").turns] == ["My cat is called Tom", "It is Tom."]
 
 
 @pytest.mark.slow
