@@ -25,7 +25,10 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 
 def test_requests_models_and_work_have_spans(sqlite_url: str, spans: InMemorySpanExporter) -> None:
-    with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client(user="kumquat") as memory:
+    with (
+        LocalService(database_url=sqlite_url, embedder="hash", tier_deadline=30) as service,
+        service.client(user="kumquat", timeout=60) as memory,
+    ):
         memory.write("kumquat", [{"role": "user", "content": "kumquat"}])
         memory.wait("kumquat")
         memory.recall("kumquat")
