@@ -1,9 +1,9 @@
 """A support crew on CrewAI that remembers, for as many users as there are.
 
-    threefold serve                                            # in another terminal
-    python agent.py ana monday "I deploy to staging on Fridays."
-    python agent.py ana tuesday "When do I deploy?"            # another session, another process
-    python agent.py ben tuesday "When do I deploy?"            # another user
+    threefold serve                                                                 # in another terminal
+    python examples/with_crewai/agent.py ana monday "I deploy to staging on Fridays."
+    python examples/with_crewai/agent.py ana tuesday "When do I deploy?"            # another session, another process
+    python examples/with_crewai/agent.py ben tuesday "When do I deploy?"            # another user
 
 A scripted model answers, which needs no network. With MODEL set it is that model of any endpoint that speaks OpenAI's
 protocol (OPENAI_API_KEY, OPENAI_BASE_URL).

@@ -1,9 +1,9 @@
 """A support agent on LangGraph that remembers: Threefold keeps its threads, its notes, and what was said.
 
-    threefold serve                                            # in another terminal
-    python agent.py ana monday "I deploy to staging on Fridays."
-    python agent.py ana tuesday "When do I deploy?"            # another thread, another process
-    python agent.py ben tuesday "When do I deploy?"            # another user
+    threefold serve                                                                    # in another terminal
+    python examples/with_langgraph/agent.py ana monday "I deploy to staging on Fridays."
+    python examples/with_langgraph/agent.py ana tuesday "When do I deploy?"            # another thread, another process
+    python examples/with_langgraph/agent.py ben tuesday "When do I deploy?"            # another user
 
 A scripted model answers, which needs no network. With MODEL set it is that model of any endpoint that speaks OpenAI's
 protocol (OPENAI_API_KEY, OPENAI_BASE_URL; `pip install langchain-openai`).
