@@ -14,3 +14,19 @@ def test_what_is_set_again_is_new_again() -> None:
     known["a"], known["b"], known["a"] = 1, 2, 3
     known["c"] = 4
     assert dict(known) == {"a": 3, "c": 4}
+
+
+def test_a_key_that_another_thread_drops_meanwhile_is_set_all_the_same() -> None:
+    class Key(str):
+        looked_up = 0
+
+        def __hash__(self) -> int:
+            self.looked_up += 1
+            if self.looked_up == 2:
+                known.clear()
+            return super().__hash__()
+
+    known: Bounded[str, int] = Bounded(2)
+    again = Key("a")
+    known["a"], known["b"], known[again] = 1, 2, 3
+    assert dict(known) == {"a": 3}
