@@ -23,15 +23,15 @@ from google.genai.types import Content, Part
 
 from threefold import AsyncMemoryClient, AsyncMemorySession, Policy, Stats, ThreefoldError
 from threefold.bounded import Bounded
-from threefold.calls import RecallOptions
+from threefold.calls import RecallOptions, beside_history
 from threefold.contract import Visibility
+from threefold.policy import FLUSH_SECONDS
 from threefold.render import block_beside
 from threefold.spool import SessionKey
 from threefold_adk.events import spoken_turns, text_of, words_of
 from threefold_adk.identity import session_of
 from threefold_adk.sessions import ThreefoldSessionService
 
-FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
 KNOWN_EVENTS = 10_000
 
 log = logging.getLogger("threefold")
@@ -129,10 +129,8 @@ class ThreefoldPlugin(BasePlugin):
             return ""
         events = run.session.events
         own = [event.id for event in events if event.invocation_id == run.invocation_id]
-        options: RecallOptions = {"exclude_ids": own}
-        if len(own) < len(events):  # the model is shown the session
-            options["include"] = ("medium_term", "long_term")
-        response = await session.recall(query, **{**options, **self._options})
+        options: RecallOptions = {"exclude_ids": own, **self._options}
+        response = await session.recall(query, **beside_history(options, len(own) < len(events)))
         return block_beside(response, session.session_id, set(map(text_of, _uncompacted(events))))
 
     async def _flush(self, run: InvocationContext) -> None:

@@ -17,7 +17,7 @@ class Bounded(OrderedDict[K, V]):
         self._most = most
 
     def __setitem__(self, key: K, value: V) -> None:
+        self.pop(key, None)  # not `move_to_end`, which fails where another thread has just dropped the key
         super().__setitem__(key, value)
-        self.move_to_end(key)
         if len(self) > self._most:
             self.popitem(last=False)

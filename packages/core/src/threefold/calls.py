@@ -373,6 +373,11 @@ def id_or_none(text: str | None) -> str | None:
         return None
 
 
+def beside_history(options: RecallOptions, has_history: bool) -> RecallOptions:
+    """A model that is shown the conversation needs no window of it, unless the options say so."""
+    return {"include": ("medium_term", "long_term"), **options} if has_history else options
+
+
 def id_or_hash(text: str | None) -> str:
     """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
     return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()

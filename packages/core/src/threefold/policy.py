@@ -23,6 +23,7 @@ OUTAGE = (Unreachable, Unavailable)
 
 THRESHOLD = 2  # outages in a row that open the breaker
 COOL_DOWN = 5.0  # seconds until it lets one call through again
+FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
 TAIL_TURNS = 30
 TAIL_SESSIONS = 256
 KNOWN_IDENTITIES = 1_024

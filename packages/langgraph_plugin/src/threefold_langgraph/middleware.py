@@ -14,6 +14,7 @@ from langgraph.runtime import Runtime
 from threefold import tools_hint
 from threefold.calls import RecallOptions
 from threefold.contract import Visibility
+from threefold.policy import FLUSH_SECONDS
 from threefold.tools import DEFAULT_TOOLS, ToolName
 from threefold.tools import memory_tools as offered
 from threefold_langgraph.connection import ThreefoldConnection
@@ -21,8 +22,6 @@ from threefold_langgraph.exchange import with_block
 from threefold_langgraph.identity import current_config
 from threefold_langgraph.run_memory import RunMemory
 from threefold_langgraph.tools import memory_tools
-
-FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]

@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 
 from threefold import AsyncMemorySession, InvalidRequest, MemorySession, RecallResponse, ThreefoldError, TurnIn
 from threefold.bounded import Bounded
-from threefold.calls import RecallOptions
+from threefold.calls import RecallOptions, beside_history
 from threefold.contract import Visibility
 from threefold.render import block_beside
 from threefold.spool import SessionKey
@@ -109,9 +109,7 @@ class RunMemory:
             log.warning("not recorded yet: %s", error)
 
     def _wanted(self, messages: Sequence[BaseMessage]) -> RecallOptions:
-        """A model that is shown the conversation needs no window of it."""
-        include: RecallOptions = {"include": ("medium_term", "long_term")} if before(messages) else {}
-        return {**include, **self._options}
+        return beside_history(self._options, bool(before(messages)))
 
     def _block(self, session: Session, messages: Sequence[BaseMessage], response: RecallResponse) -> str:
         block = block_beside(response, session.session_id, {text_of(message) for message in messages})

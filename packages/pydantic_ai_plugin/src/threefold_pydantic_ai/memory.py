@@ -28,16 +28,15 @@ from threefold import (
     memory_tools,
     tools_hint,
 )
-from threefold.calls import RecallOptions
+from threefold.calls import RecallOptions, beside_history
 from threefold.contract import Level, Visibility
 from threefold.identity import Identity
+from threefold.policy import FLUSH_SECONDS
 from threefold.render import block_beside
 from threefold_pydantic_ai.messages import ORIGIN, texts_of, user_text
 from threefold_pydantic_ai.replay import load_messages
 from threefold_pydantic_ai.run_log import RunLog
 from threefold_pydantic_ai.toolset import NAMES, MemoryToolset, ToolChoice
-
-FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
 
 log = logging.getLogger("threefold")
 
@@ -186,20 +185,19 @@ class ThreefoldMemory(AbstractCapability[Any]):
         query, history = user_text(messages[-1]), messages[:-1]
         if not query.strip():
             return None
-        response = await session.recall(query, **self._recall_options(bool(history)))
+        response = await session.recall(query, **beside_history(self._reading, bool(history)))
         block = block_beside(response, session.session_id, texts_of(history)) if history else response.block
         if not block:
             return None
         return ModelRequest([UserPromptPart([TextContent(neutralize_tags(block), metadata=_about(response))])])
 
-    def _recall_options(self, has_history: bool) -> RecallOptions:
-        """What is asked for. A model that has the conversation before it needs no window of it."""
+    @property
+    def _reading(self) -> RecallOptions:
         given = {
             "level": self.level,
             "token_budget": self.token_budget,
             "top_k": self.top_k,
             "min_score": self.min_score,
-            "include": ("medium_term", "long_term") if has_history else None,
         }
         return RecallOptions(**{name: value for name, value in given.items() if value is not None})  # pyright: ignore
 
