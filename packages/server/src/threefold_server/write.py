@@ -36,8 +36,8 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
     counts = await _count(request.turns)
     job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
     at_once = job.is_ordinary and not service.database.is_sqlite
-    if at_once and (response := await service.database.write_at_once(principal.owner, job.start)):
-        return response
+    if at_once and (before := await service.database.write_at_once(principal.owner, job.start)):
+        return job.all_appended(before)
     try:
         return await service.database.write(principal.owner, job.run, pipelined=True)
     except _AllErased as late:
@@ -94,17 +94,21 @@ class _Append:
         bare = request.state is None and request.expected_revision is None and self.quota is None
         return bare and bool(request.turns) and len(set(ids)) == len(ids)
 
-    def start(self, connection: Connection) -> Callable[[], WriteResponse | None]:
-        """Try to write in one round trip; the answer once it is committed, or None if nothing was done."""
+    def start(self, connection: Connection) -> Callable[[], SessionRow | None]:
+        """Try to write in one round trip; once it is committed, the session as it was, or None if nothing was done."""
         batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
-        started = append.start_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
+        return append.start_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
 
-        def finish() -> WriteResponse | None:
-            row = started()
-            scheduled = row is not None and any(self._due(row, sum(self.counts)))
-            return None if row is None else _response(row, appended=len(batch), scheduled=scheduled)
-
-        return finish
+    def all_appended(self, before: SessionRow) -> WriteResponse:
+        count = len(self.request.turns)
+        return WriteResponse(
+            appended=count,
+            duplicates=0,
+            erased=0,
+            last_seq=before.last_seq + count,
+            revision=before.revision + 1,
+            scheduled=any(self._due(before, sum(self.counts))),
+        )
 
     def run(self, connection: Connection) -> WriteResponse:
         sessions.ensure_owner(connection, self.principal, self.now)
@@ -126,8 +130,14 @@ class _Append:
             scheduled = self._append(connection, row, fresh)
         if state is not None:
             sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
-        response = _response(row, appended=len(fresh), scheduled=scheduled, duplicates=duplicates, erased=erased)
-        response.revision = row.revision + (1 if changes else 0)
+        response = WriteResponse(
+            appended=len(fresh),
+            duplicates=duplicates,
+            erased=erased,
+            last_seq=row.last_seq + len(fresh),
+            revision=row.revision + changes,
+            scheduled=scheduled,
+        )
         if erased and response.last_seq == 0:
             raise _AllErased(response)
         return response
@@ -216,19 +226,6 @@ class _Append:
 
 def _with_id(turn: TurnIn) -> TurnIn:
     return turn if turn.id is not None else turn.model_copy(update={"id": uuid4().hex})
-
-
-def _response(
-    before: SessionRow, *, appended: int, scheduled: bool, duplicates: int = 0, erased: int = 0
-) -> WriteResponse:
-    return WriteResponse(
-        appended=appended,
-        duplicates=duplicates,
-        erased=erased,
-        last_seq=before.last_seq + appended,
-        revision=before.revision + 1,
-        scheduled=scheduled,
-    )
 
 
 class _AllErased(Exception):
