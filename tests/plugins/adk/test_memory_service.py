@@ -19,7 +19,7 @@ from fixtures.line import Line, local_line
 from plugins.adk.models import APP, Talk, turns, words
 from threefold import CircuitBreaker, InvalidRequest, NotFound, Policy, Unreachable
 from threefold.contract.facts import RESERVED_METADATA
-from threefold_adk import ThreefoldMemoryService
+from threefold_adk import ThreefoldMemoryService, ThreefoldSessionService
 from threefold_adk.events import RECALLED, words_of
 from threefold_adk.memory import NO_SESSION
 
@@ -199,6 +199,24 @@ async def test_a_tools_context_reaches_it(line: Line) -> None:
     await talk.say("The code is 4711.")
     assert words(line) == ["The code is 4711.", "keep({})"]
     assert await found(service, "pilot") == ["Ana is a pilot."]
+
+
+async def test_what_is_added_beside_a_session_is_no_part_of_it(line: Line) -> None:
+    """Else the run that adds it would be shown it, and be told that its own session had moved on."""
+    service = memory(line)
+
+    async def note(tool_context: ToolContext) -> str:
+        """Take a note."""
+        event = Event(author="user", content=message("The code is 4711."))
+        await tool_context.add_events_to_memory(events=[*tool_context.session.events, event])
+        return "Noted down."
+
+    sessions = ThreefoldSessionService(line.async_client())
+    talk = Talk(memory=service, sessions=sessions, replies=[ToolCall("note", {}), "Done."], tools=[note])
+    assert await talk.say("Remember that.") == "Done."
+    assert words(line) == ["Remember that.", "note({})", "The code is 4711.", "Noted down.", "Done."]
+    assert "4711" not in (await talk.session()).model_dump_json()
+    assert await found(service) == ["The code is 4711."]
 
 
 async def test_in_an_outage_a_search_finds_nothing_and_events_wait(line: Line) -> None:

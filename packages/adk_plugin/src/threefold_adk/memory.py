@@ -17,6 +17,7 @@ from threefold import (
     Memory,
     Policy,
     Stats,
+    TurnIn,
     strip_block,
 )
 from threefold.answers import memory_entry
@@ -54,9 +55,7 @@ class ThreefoldMemoryService(BaseMemoryService):
 
     async def add_session_to_memory(self, session: Session) -> None:
         """Add what is new of a session. Nothing is replaced: it may be a window of the session, and come many times."""
-        await self.add_events_to_memory(
-            app_name=session.app_name, user_id=session.user_id, session_id=session.id, events=session.events
-        )
+        await self._add(session.app_name, session.user_id, session.id, spoken_turns(session.events))
 
     async def add_events_to_memory(
         self,
@@ -68,12 +67,9 @@ class ThreefoldMemoryService(BaseMemoryService):
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
         """Add those events that are not there yet, by their ids."""
-        session = AsyncMemorySession(
-            self._client, session_id or NO_SESSION, user=user_id, agent=app_name, policy=self._policy
-        )
-        turns = spoken_turns(events)
-        if turns:
-            await session.record(turns, run_end=True, on_conflict="keep")
+        # Without the events' own JSON: to tell memory something beside a session adds no event to it.
+        turns = [turn.model_copy(update={"payload": None}) for turn in spoken_turns(events)]
+        await self._add(app_name, user_id, session_id or NO_SESSION, turns)
 
     async def add_memory(
         self,
@@ -106,6 +102,11 @@ class ThreefoldMemoryService(BaseMemoryService):
     async def close(self) -> None:
         """Close the connections of the running event loop; a later call opens new ones."""
         await self._client.close()
+
+    async def _add(self, app_name: str, user_id: str, session_id: str, turns: list[TurnIn]) -> None:
+        session = AsyncMemorySession(self._client, session_id, user=user_id, agent=app_name, policy=self._policy)
+        if turns:
+            await session.record(turns, run_end=True, on_conflict="keep")
 
 
 def _entry(memory: Memory) -> MemoryEntry:

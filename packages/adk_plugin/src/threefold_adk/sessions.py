@@ -132,6 +132,14 @@ class ThreefoldSessionService(BaseSessionService):
 
     async def _append(self, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes) -> None:
         before = session.stored if isinstance(session, StoredSession) else await _adopted(client, session)
+        try:
+            await self._append_to(before, client, session, event, changes)
+        except StaleSessionError:  # or was only memory told something beside the session, which is no event?
+            await self._append_to(await _adopted(client, session), client, session, event, changes)
+
+    async def _append_to(
+        self, before: Stored, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes
+    ) -> None:
         after = before.after(changes.session)
         written = await self._write(client, session, event, before, after.dump() if changes.session else None)
         if written.erased:
@@ -227,7 +235,7 @@ async def _newest_events(
 
 
 async def _adopted(client: AsyncMemoryClient, session: Session) -> Stored:
-    """What the service holds of a session that was not read from here, if they agree on the newest event."""
+    """What the service holds of a session now, if they agree on the newest event."""
     try:
         found = await client.state(session.id)
         newest = await _newest_events(client, session.id, found.last_seq, GetSessionConfig(num_recent_events=1))
