@@ -6,6 +6,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from fastapi.openapi.models import APIKey
+from google.adk.auth.auth_credential import AuthCredential, AuthCredentialTypes, OAuth2Auth
+from google.adk.auth.auth_tool import AuthConfig
 from google.adk.events.event import Event
 from google.genai import types
 
@@ -108,7 +111,7 @@ def test_events_come_back_as_they_were() -> None:
 
 def test_what_others_wrote_is_no_event() -> None:
     turn = stored(turn_of(event(said("Hello."))))
-    for payload in (None, "no JSON", "[]", '{"id": "another"}'):
+    for payload in (None, "no JSON", "[]", '{"id": "another"}', "[" * 100_000):
         assert event_of(turn.model_copy(update={"payload": payload})) is None
 
 
@@ -191,3 +194,16 @@ def test_an_id_that_memory_refuses_stays_the_same_id() -> None:
 def test_only_what_is_said_whole_is_spoken() -> None:
     events = [event(said("Hel"), partial=True), event(said("Hello.")), event(), Event(author="user")]
     assert [turn.content for turn in spoken_turns(events)] == ["Hello."]
+
+
+def test_credentials_are_nothing_to_remember() -> None:
+    keys = event(said("Here."), answered("adk_request_credential", token="secret"), author="user")
+    oauth = AuthCredential(auth_type=AuthCredentialTypes.OAUTH2, oauth2=OAuth2Auth(client_secret="secret"))
+    waiting = event(answered("calendar", result="It needs a key."))
+    scheme = APIKey.model_validate({"in": "header", "name": "key"})
+    asked = AuthConfig(auth_scheme=scheme, raw_auth_credential=oauth, credential_key="calendar")
+    waiting.actions.requested_auth_configs = {"calendar-1": asked}
+    turns = spoken_turns([keys, waiting])
+    assert [turn.content for turn in turns] == ["Here.", "It needs a key."]
+    assert "secret" not in str(turns)
+    assert "secret" in (turn_of(waiting).payload or "")  # a session keeps its events whole

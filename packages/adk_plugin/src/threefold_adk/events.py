@@ -22,7 +22,6 @@ from google.genai.types import (
     FunctionResponse,
     Part,
 )
-from pydantic import ValidationError
 
 from threefold import TurnIn
 from threefold.calls import id_or_hash, id_or_none, turn_in
@@ -34,6 +33,9 @@ from threefold.tools import TOOLS
 
 USER = "user"
 """The author of what the user sends; every other author is an agent."""
+
+ADKS_OWN = "adk_"
+"""Begins the names of those calls by which ADK asks the user for something."""
 
 NO_JSON = (ValueError, TypeError, RecursionError)
 """A cycle, a key that is no text, a thousand levels: what cannot be JSON, whatever is made of single values."""
@@ -63,14 +65,19 @@ def event_of(turn: Turn) -> Event | None:
         data: Any = json.loads(turn.payload or "null")
         if isinstance(data, dict) and id_or_hash(cast(dict[str, Any], data).get("id")) == turn.id:
             return Event.model_validate(data)
-    except (ValueError, ValidationError):
+    except NO_JSON:
         pass
     return None
 
 
 def spoken_turns(events: Iterable[Event]) -> list[TurnIn]:
-    """The turns of those events in which something is said: what there is to remember."""
-    return [turn for turn in (turn_of(event) for event in events if not event.partial) if turn.content]
+    """The turns of those events in which something is said: what there is to remember. No credential is."""
+    spoken = [(event, turn_of(event)) for event in events if not event.partial]
+    return [
+        turn.model_copy(update={"payload": None}) if _may_hold_credentials(event) else turn
+        for event, turn in spoken
+        if turn.content
+    ]
 
 
 def text_of(event: Event) -> str:
@@ -123,9 +130,15 @@ def _said(part: Part) -> str | None:
             return None
 
 
+def _may_hold_credentials(event: Event) -> bool:
+    """What ADK asks the user for, and what it is given, may be keys and tokens."""
+    used = [*event.get_function_calls(), *event.get_function_responses()]
+    return bool(event.actions.requested_auth_configs) or any(str(each.name).startswith(ADKS_OWN) for each in used)
+
+
 def _is_silent(tool: str | None) -> bool:
     """What our tools look up is known, and what ADK asks for on its own account may be a credential."""
-    return tool in TOOLS or tool == "transfer_to_agent" or str(tool).startswith("adk_")
+    return tool in TOOLS or tool == "transfer_to_agent" or str(tool).startswith(ADKS_OWN)
 
 
 def _result(response: dict[str, Any]) -> str:
