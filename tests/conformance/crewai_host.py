@@ -26,7 +26,10 @@ home, os.environ["HOME"] = os.environ.get("HOME", ""), HOME  # it writes there a
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import crewai as framework
+    from crewai.flow.async_feedback.types import HumanFeedbackPending, PendingFeedbackContext
     from crewai.flow.flow import Flow, listen, start
+    from crewai.flow.human_feedback import human_feedback
+    from crewai.flow.persistence import SQLiteFlowPersistence
     from crewai.llms.base_llm import BaseLLM
     from crewai.tools import tool
 os.environ["HOME"] = home
@@ -38,7 +41,20 @@ from conformance.adapter import Reply, Script, Stall, ToolCall  # noqa: E402
 crewai: Any = framework
 """As it has few types."""
 
-__all__ = ["QUIET", "BaseLLM", "Flow", "Model", "crewai", "listen", "start", "tool"]
+__all__ = [
+    "QUIET",
+    "BaseLLM",
+    "Flow",
+    "HumanFeedbackPending",
+    "Model",
+    "PendingFeedbackContext",
+    "SQLiteFlowPersistence",
+    "crewai",
+    "human_feedback",
+    "listen",
+    "start",
+    "tool",
+]
 
 
 class Model(BaseLLM):

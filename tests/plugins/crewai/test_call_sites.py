@@ -143,7 +143,7 @@ def test_the_order_of_a_task(method: str) -> None:
 
 
 def test_the_hooks_are_there() -> None:
-    assert {point.name for point in HOOKS} == {"INPUT", "EXECUTION_END", "PRE_STEP", "POST_STEP"}
+    assert {point.name for point in HOOKS} == {"EXECUTION_START", "INPUT", "EXECUTION_END", "PRE_STEP", "POST_STEP"}
 
 
 def test_abortions_are_let_through_where_a_memory_is_asked() -> None:

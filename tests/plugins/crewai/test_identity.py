@@ -6,12 +6,23 @@ import asyncio
 from collections.abc import Mapping
 from functools import partial
 from operator import attrgetter, itemgetter
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance.adapter import Reply, Script, Stall, ToolCall
-from conformance.crewai_host import Flow, crewai, start, tool
+from conformance.crewai_host import (
+    Flow,
+    HumanFeedbackPending,
+    PendingFeedbackContext,
+    SQLiteFlowPersistence,
+    crewai,
+    human_feedback,
+    listen,
+    start,
+    tool,
+)
 from fixtures.line import Line
 from plugins.crewai.conftest import (
     agent_of,
@@ -111,6 +122,18 @@ def test_a_crew_in_a_flow_may_be_anothers(line: Line) -> None:
     assert whose(line, "ana", "ben", "local") == ["ana", "ben"]
 
 
+def test_a_crew_in_a_flow_that_names_nobody_is_the_flows(line: Line) -> None:
+    memory = memory_of(line)
+
+    class Talk(Flow[Any]):
+        @start()
+        def talk(self) -> None:
+            crew_that(Script(), memory).kickoff({"text": "Hello.", "user_id": None, "session_id": None})
+
+    Talk(memory=memory).kickoff(inputs={"user_id": "ana", "session_id": "s"})
+    assert whose(line, "ana", "local") == ["ana"]
+
+
 def test_the_nearest_name_around_is_the_agents(line: Line) -> None:
     memory = memory_of(line)
 
@@ -128,6 +151,101 @@ def test_a_crew_without_a_name_is_the_clients_agent(line: Line) -> None:
     crew_that(Script(), memory, name="crew").kickoff(inputs("Hello."))
     crew_that(Script(), memory, name="named").kickoff(inputs("Hello."))
     assert [whose(line, "ana", agent=agent) for agent in ("mine", "named")] == [["ana"]] * 2
+
+
+@pytest.mark.filterwarnings("ignore:function callbacks:UserWarning")
+@pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
+def test_callbacks_around_a_kickoff_know_whose_it_is(line: Line, entry: str) -> None:
+    """Also of one within another, and no longer than it lasts."""
+    memory = memory_of(line)
+
+    def note(given: Any) -> Any:
+        memory.remember("The flag is red.")
+        return given
+
+    def noting() -> Any:
+        return crew_that(
+            replies(), memory, name="noting", before_kickoff_callbacks=[note], after_kickoff_callbacks=[note]
+        )
+
+    @tool("ask_others")
+    def ask_others() -> str:
+        """Ask another crew."""
+        noting().kickoff(inputs("Hello.", "ben"))
+        return "Asked."
+
+    crew_of(task_of(agent_of(replies(ToolCall("ask_others", {})), tools=[ask_others])), memory=memory).kickoff(
+        inputs("Hello.", "ana")
+    )
+    done = getattr(noting(), entry)(inputs("Hello.", "eva"))
+    if asyncio.iscoroutine(done):
+        asyncio.run(done)
+    memory.remember("The door is green.")
+    assert [noted(line, user) for user in ("ana", "ben", "eva")] == [
+        [],
+        ["The flag is red."] * 2,
+        ["The flag is red."] * 2,
+    ]
+    assert noted(line, "local", "local") == ["The door is green."]
+
+
+def noted(line: Line, user: str, agent: str = "noting") -> list[str]:
+    """The facts in a memory."""
+    return [fact.text for fact in client_of(line, user, agent).iter_memories(kinds=["fact"])]
+
+
+def test_a_flow_that_a_tool_starts_may_be_anothers(line: Line) -> None:
+    memory = memory_of(line)
+
+    class Note(Flow[Any]):
+        @start()
+        def note(self) -> None:
+            self.remember("The flag is red.")
+
+    @tool("take_notes")
+    def take_notes() -> str:
+        """Take notes."""
+        Note(memory=memory).kickoff()
+        Note(memory=memory).kickoff(inputs={"user_id": "ben"})
+        return "Taken."
+
+    script = replies(ToolCall("take_notes", {}), ToolCall("save_to_memory", {"contents": ["The door is green."]}))
+    crew_of(task_of(agent_of(script, tools=[take_notes])), memory=memory).kickoff(inputs("Hello."))
+    assert [noted(line, user, "Note") for user in ("ana", "ben")] == [["The flag is red."]] * 2
+    assert [noted(line, user, "support") for user in ("ana", "ben")] == [["The door is green."], []]
+
+
+def test_a_flow_that_is_resumed_has_to_be_told_whose_it_is(line: Line, tmp_path: Path) -> None:
+    """CrewAI keeps the inputs for nobody to see: what happens then would be the client's user's."""
+    memory, store = memory_of(line), SQLiteFlowPersistence(str(tmp_path / "flows.db"))
+
+    class Later:
+        def request_feedback(self, context: PendingFeedbackContext, flow: Any) -> str:
+            raise HumanFeedbackPending(context=context)
+
+    class Talk(Flow[Any]):
+        @start()
+        @human_feedback(message="Is it good?", provider=Later())
+        def draft(self) -> str:
+            return "A draft."
+
+        @listen(draft)
+        def go_on(self, _: Any) -> str:
+            self.memory = memory
+            crew_that(Script(), memory).kickoff({"text": "Hello."})
+            return self.remember("The flag is red.").content
+
+    def resume() -> str:
+        flow = Talk(persistence=store, memory=memory)
+        flow.kickoff(inputs={"user_id": "ana", "session_id": "s"})
+        return Talk.from_pending(flow.flow_id, store, memory=memory).resume("Yes.")
+
+    with pytest.raises(MemoryAborted, match="resume a flow within"):
+        resume()
+    with acting_as(user="ana", agent="support", session="s"):
+        assert resume() == "The flag is red."
+    assert whose(line, "ana", "local") == ["ana"]
+    assert noted(line, "ana", "support") == ["The flag is red."]
 
 
 @pytest.mark.parametrize("fails", [True, False])
@@ -247,6 +365,32 @@ def test_a_replay_has_the_inputs_of_the_kickoff(line: Line) -> None:
     crew.kickoff(inputs("Hello.", "ana", "1"))
     crew.replay(str(crew.tasks[0].id), inputs("Hello.", "ben", "2"))
     assert whose(line, "ana", "ben", session="2") == ["ben"]
+
+
+def test_so_has_one_in_a_flow(line: Line) -> None:
+    memory = memory_of(line)
+    crew = crew_that(Script(), memory)
+    crew.kickoff(inputs("Hello.", "eva"))
+
+    class Talk(Flow[Any]):
+        @start()
+        def talk(self) -> None:
+            crew.replay(str(crew.tasks[0].id), inputs("Hello.", "ben", "2"))
+
+    Talk(memory=memory).kickoff(inputs={"user_id": "ana", "session_id": "1"})
+    assert whose(line, "ana", "ben", session="2") == ["ben"]
+
+
+def test_a_task_by_itself_is_of_the_kickoff_around_it(line: Line) -> None:
+    memory = memory_of(line)
+
+    @tool("ask_others")
+    def ask_others() -> str:
+        """Ask others."""
+        return task_of(agent_of(Script(), memory=memory), "Hello.").execute_sync().raw
+
+    crew_of(task_of(agent_of(replies(ToolCall("ask_others", {})), tools=[ask_others]), "Ask.")).kickoff(inputs(""))
+    assert whose(line, "ana", "local") == ["ana"]
 
 
 def test_errors_are_of_threefold_and_of_crewai() -> None:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from threefold import InvalidRequest
 from threefold.identity import Identity, Who, name_of, value_of
-from threefold_crewai.runs import UNNAMED, Run, current_run, current_step, named
+from threefold_crewai.runs import UNNAMED, Run, check_sight, current_run, current_step, named
 
 Inputs = Mapping[str, Any]
 Named = str | Callable[[Inputs], str] | None
@@ -31,13 +31,15 @@ class Ownership:
     def who(self) -> Who:
         """The owner and the session of whatever is going on."""
         run, step = current_run(), current_step()
-        agent = self._agent(run)
+        user, agent = self._named("user", run), self._agent(run)
+        if user is None or agent is None:
+            check_sight(run)
         if step is not None and self.per_role:
             agent = f"{first(agent, self.client_agent, UNNAMED)}/{quoted(step.role)}"
         session_id = self._named("session", run)
         if session_id is None:
             session_id = run.session_id if run else uuid4().hex
-        return Who(self._named("user", run), agent, session_id)
+        return Who(user, agent, session_id)
 
     def check_agent(self) -> None:
         """Refuse where the agent is a guess: to erase the wrong one's memory cannot be made good."""

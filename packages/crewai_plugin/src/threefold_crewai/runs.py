@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from crewai.flow.flow_context import current_flow_id
 from crewai.hooks import InterceptionPoint, get_hooks, register_hook
 from crewai.memory.memory_scope import MemoryScope
 from crewai.memory.utils import normalize_scope_path
+from crewai.utilities.crew.crew_context import get_crew_context
 
 from threefold import InvalidRequest, ThreefoldError
 from threefold_crewai.abort import aborting
@@ -23,7 +24,8 @@ from threefold_crewai.exchange import final_answer
 
 UNSEEN = (
     "this task or flow began before the plugin could see its inputs, so whose memory it is cannot be known: make the "
-    "ThreefoldMemory before the kickoff, and do not clear CrewAI's hooks while it is in use"
+    "ThreefoldMemory before the kickoff, do not clear CrewAI's hooks while it is in use, and resume a flow within "
+    "acting_as(user=..., agent=..., session=...)"
 )
 UNNAMED = Crew.model_fields["name"].default
 
@@ -46,6 +48,8 @@ class Run:
     around: Step | None = None
     """The task whose tool or callback has started it."""
     flow_id: str | None = None
+    mark: Any = None
+    """What CrewAI keeps in the context of this very kickoff of a crew, callbacks before and after it included."""
     id: str = field(default_factory=lambda: uuid4().hex)
 
     @property
@@ -55,8 +59,9 @@ class Run:
 
     @property
     def all_inputs(self) -> dict[str, Any]:
-        """Its inputs, and those around it that it does not replace."""
-        return {**(self.parent.all_inputs if self.parent else {}), **self.inputs}
+        """Its inputs, and those around it that it does not replace; with None it names nobody."""
+        own = {name: value for name, value in self.inputs.items() if value is not None}
+        return {**self.parent.all_inputs, **own} if self.parent else dict(self.inputs)
 
     @property
     def name(self) -> str | None:
@@ -73,8 +78,14 @@ class Run:
     def is_live(self) -> bool:
         """Whether it is still going on, by CrewAI's own marks: a cancelled kickoff tells no hook that it is over."""
         if isinstance(self.owner, Crew):
-            return get_current_task_id() in {str(task.id) for task in self.owner.tasks}
+            return self.mark is not None and get_crew_context() is self.mark
         return self.flow_id is not None and current_flow_id.get() == self.flow_id
+
+    def is_in_sight(self) -> bool:
+        """Whether the inputs of all that is around it are known: a flow that is resumed tells none."""
+        if self.parent is not None:
+            return self.parent.is_in_sight()
+        return self.flow_id is None or self.flow_id == getattr(self.owner, "flow_id", None)
 
 
 @runtime_checkable
@@ -169,20 +180,24 @@ def named() -> Named:
 
 
 def current_step() -> Step | None:
-    """The task that this code is part of."""
+    """The task that this code is part of, and not of a kickoff that a tool or callback of it has started."""
     step = _step_at_work()
     if step is None and get_current_task_id() is not None:
         raise InvalidRequest(UNSEEN)
-    return step
+    run = _live_run()
+    return None if run is not None and run.around is step else step
 
 
 def current_run() -> Run | None:
     """The kickoff that this code is part of."""
     step = current_step()
-    run = step.run if step else _live_run()
-    if run is None and current_flow_id.get() is not None:
+    return step.run if step else _live_run()
+
+
+def check_sight(run: Run | None) -> None:
+    """Refuse to take the client's user or agent where inputs that nobody saw may have named another."""
+    if not (run.is_in_sight() if run else current_flow_id.get() is None):
         raise InvalidRequest(UNSEEN)
-    return run
 
 
 def install() -> None:
@@ -216,32 +231,50 @@ def _live_run() -> Run | None:
 
 
 def _begin(ctx: Any) -> None:
-    """A kickoff has its inputs, as callbacks have left them."""
     with aborting():
         reunite(ctx.crew, ctx.flow, *getattr(ctx.crew, "agents", ()))
-    _RUN.set(Run(ctx.crew or ctx.flow, ctx.payload or {}, _live_run(), _step_around(), current_flow_id.get()))
+        parent = current_run()
+    mark = get_crew_context() if ctx.crew else None
+    _RUN.set(_run(ctx.crew or ctx.flow, ctx.payload, parent, mark))
+
+
+def _run(owner: Any, inputs: Mapping[str, Any] | None, parent: Run | None, mark: Any = None) -> Run:
+    return Run(owner, inputs or {}, parent, _step_around(), current_flow_id.get(), mark)
+
+
+def _take_inputs(ctx: Any) -> None:
+    """A kickoff has its inputs, as callbacks have left them."""
+    run = _RUN.get()
+    if run is None or run.owner is not (ctx.crew or ctx.flow) or not run.is_live():
+        return _begin(ctx)
+    _RUN.set(replace(run, inputs=ctx.payload or {}))
+    return None
 
 
 def _end(ctx: Any) -> None:
+    """A crew's callbacks are still to come; that it is over then, its mark tells."""
     run = _RUN.get()
     if run is not None and run.owner is (ctx.crew or ctx.flow):
-        _RUN.set(run.parent)
         _STEP.set(run.around)
+        if ctx.crew is None:
+            _RUN.set(run.parent)
 
 
 def _begin_step(ctx: Any) -> None:
     if ctx.kind == "task":
         crew: Any = getattr(ctx.agent, "crew", None)
-        run = _live_run() or _unannounced(crew)
         with aborting():
             reunite(ctx.agent, crew)
         memory, topic = _memory_of(ctx.agent, crew)
-        _STEP.set(Step(ctx.task, ctx.agent, ctx.payload or "", run, memory, topic))
+        _STEP.set(Step(ctx.task, ctx.agent, ctx.payload or "", _run_of(ctx.task, crew), memory, topic))
 
 
-def _unannounced(crew: Any) -> Run:
-    """A task by itself, or one that a crew replays."""
-    return Run(crew, getattr(crew, "_inputs", None) or {}, around=_step_around())
+def _run_of(task: Any, crew: Any) -> Run:
+    """The kickoff that a task belongs to: one of its own where it is by itself, or where a crew replays it."""
+    run = _live_run()
+    if run is not None and any(each is task for each in getattr(run.owner, "tasks", ())):
+        return run
+    return _run(crew, getattr(crew, "_inputs", None), run)
 
 
 def _end_step(ctx: Any) -> None:
@@ -264,7 +297,8 @@ def _memory_of(agent: Any, crew: Any) -> tuple[Recorder | None, str]:
 
 
 HOOKS: Mapping[InterceptionPoint, Callable[[Any], None]] = {
-    InterceptionPoint.INPUT: _begin,
+    InterceptionPoint.EXECUTION_START: _begin,
+    InterceptionPoint.INPUT: _take_inputs,
     InterceptionPoint.EXECUTION_END: _end,
     InterceptionPoint.PRE_STEP: _begin_step,
     InterceptionPoint.POST_STEP: _end_step,
