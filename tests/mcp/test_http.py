@@ -415,7 +415,10 @@ def test_it_can_be_switched_off(mcp: bool | None, status: int) -> None:
 
 
 def test_without_the_extra_it_is_off_and_cannot_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings_module, "mcp_installed", lambda: False)
+    def not_there(_: str) -> bool:
+        return False
+
+    monkeypatch.setattr(settings_module, "installed", not_there)
     assert not Settings(embedder="hash").serves_mcp
     with pytest.raises(ValueError, match=r"install threefold-server\[mcp\]"):
         Settings(embedder="hash", mcp=True)

@@ -300,9 +300,9 @@ def test_two_memories_are_one_too_many(run: Run, tmp_path: Path) -> None:
 
 
 def test_without_the_extra_it_says_what_to_install(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_there(_: str) -> None:
-        return None
+    def not_there(_: str) -> bool:
+        return False
 
-    monkeypatch.setattr("threefold_server.cli.mcp.find_spec", not_there)
+    monkeypatch.setattr("threefold_server.cli.mcp.installed", not_there)
     refused = run("mcp", "--data", tmp_path)
     assert (refused.code, "install threefold-server[mcp]" in refused.err) == (1, True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from importlib.util import find_spec
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal, Self
@@ -14,6 +13,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from threefold.contract import CallerLevel
+from threefold_server.extras import installed
 from threefold_server.redaction import Policy
 from threefold_server.storage.database import sqlite_url
 
@@ -125,13 +125,13 @@ class Settings(BaseSettings):
             raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
         if self.prompts and not self.prompts.is_dir():
             raise ValueError(f"prompts: {str(self.prompts)!r} is no directory")
-        if self.mcp and not mcp_installed():
+        if self.mcp and not installed("mcp"):
             raise ValueError("mcp: needs MCP's Python SDK; install threefold-server[mcp]")
         if self.extract_facts and self.model is None:
             raise ValueError("extract_facts: needs a model to draw them; set `model`")
-        if self.extract_facts and not mem0_installed():
+        if self.extract_facts and not installed("mem0"):
             raise ValueError("extract_facts: needs Mem0's prompts; install threefold-server[mem0]")
-        if self.otel and not otel_installed():
+        if self.otel and not installed("opentelemetry.exporter.otlp.proto.http"):
             raise ValueError("otel: needs OpenTelemetry's exporter; install threefold-server[otel]")
         return self
 
@@ -147,7 +147,7 @@ class Settings(BaseSettings):
     def _check_jwt(self) -> Self:
         if self.mode != "jwt":
             return self
-        if find_spec("jwt") is None:
+        if not installed("jwt"):
             raise ValueError("mode: 'jwt' needs PyJWT; install threefold-server[jwt]")
         if sum(key is not None for key in (self.jwt_jwks_url, self.jwt_jwks_file, self.jwt_secret)) != 1:
             raise ValueError("mode: 'jwt' needs exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret")
@@ -198,11 +198,11 @@ class Settings(BaseSettings):
 
     @property
     def extracts_facts(self) -> bool:
-        return self.model is not None and (mem0_installed() if self.extract_facts is None else self.extract_facts)
+        return self.model is not None and (installed("mem0") if self.extract_facts is None else self.extract_facts)
 
     @property
     def serves_mcp(self) -> bool:
-        return mcp_installed() if self.mcp is None else self.mcp
+        return installed("mcp") if self.mcp is None else self.mcp
 
     @property
     def url(self) -> str:
@@ -222,24 +222,6 @@ def _check_secret(name: str, secret: SecretStr | None) -> None:
 def _is_safe_url(url: str) -> bool:
     parts = urlsplit(url)
     return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in LOOPBACK)
-
-
-def mcp_installed() -> bool:
-    """Whether the [mcp] extra is there, without loading it."""
-    return find_spec("mcp") is not None
-
-
-def mem0_installed() -> bool:
-    """Whether the [mem0] extra is there, without loading it."""
-    return find_spec("mem0") is not None
-
-
-def otel_installed() -> bool:
-    """Whether the [otel] extra is there; other packages bring parts of OpenTelemetry, but not all of it."""
-    try:
-        return find_spec("opentelemetry.sdk") is not None and find_spec("opentelemetry.exporter.otlp") is not None
-    except ModuleNotFoundError:  # not even the package around them
-        return False
 
 
 def export_environment(settings: Settings) -> None:

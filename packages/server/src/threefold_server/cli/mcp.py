@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
@@ -17,6 +16,7 @@ from threefold.tools import ProfileName
 from threefold_server.cli.client import Agent, Url, User
 from threefold_server.cli.commands import example, given
 from threefold_server.cli.output import Failed, UsageError
+from threefold_server.extras import installed
 from threefold_server.telemetry import configure_logging
 
 app = typer.Typer()
@@ -48,7 +48,7 @@ def mcp(
     """Serve memory to one MCP client. It starts this command and talks to it by standard input and output."""
     if data is not None and url is not None:
         raise UsageError("--data and --url name two memories; give one of them")
-    if find_spec("mcp") is None:
+    if not installed("mcp"):
         raise Failed("this needs MCP's Python SDK; install threefold-server[mcp]")
     from threefold_server.mcp import stdio
     from threefold_server.mcp.server import Offer
