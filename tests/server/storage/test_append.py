@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Event
 from typing import Any
@@ -15,7 +16,7 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection, select
 
 from fixtures.consolidation import START, World, build_world, until
-from threefold.contract import TurnIn
+from threefold.contract import TurnIn, WriteResponse
 from threefold_server.storage import erasures
 from threefold_server.storage.tables import owners, sessions, tasks, turns
 from threefold_server.write import _Append  # pyright: ignore[reportPrivateUsage]
@@ -37,35 +38,48 @@ def said(key: str, **options: Any) -> TurnIn:
     return TurnIn(role="user", content=f"{key} {LONG}", id=key, **options)
 
 
-async def live(world: World) -> None:
-    await world.write("s1", said("1", payload='{"a": "\\\\ \\" \\u00e9"}', name="Ana"), said("2", group="g"))
+async def begin(world: World) -> None:
+    """What goes the general way: the first writes of sessions."""
+    await world.write("s1", said("0"))
+    await world.write("s2", said("0"))
     world.clock.advance(1)
-    await world.write("s1", *(said(key) for key in "34é😀"))
-    await world.write("s2", said("1", created_at="2026-01-02T03:04:05+02:00"), said("2", kind="tool_call"))
 
 
-async def test_it_leaves_the_same_rows_as_the_general_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    await live(world)
+async def go_on(world: World) -> list[WriteResponse]:
+    return [
+        await world.write("s1", said("1", payload='{"a": "\\\\ \\" \\u00e9"}', name="Ana"), said("2", group="g")),
+        await world.write("s1", *(said(key) for key in "34é😀")),
+        await world.write("s2", said("1", created_at="2026-01-02T03:04:05+02:00"), said("2", kind="tool_call")),
+        await world.write("s2", said("3"), visibility="session", run_end=True),
+    ]
+
+
+async def test_it_does_the_same_as_the_general_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    await begin(world)
+    with only_at_once(monkeypatch):
+        answers = await go_on(world)
+    assert {answer.scheduled for answer in answers} == {True, False}
     tables = (owners, sessions, turns, tasks)
     left = [world.rows(table) for table in tables]
-    assert {row.kind for row in left[3] if row.due_at == START + 1_000_000} == {"index", "fold", "extract"}
+    assert {row.kind for row in left[3] if row.due_at == world.clock.now} == {"fold", "extract"}
     world.write_sync(lambda c: [c.execute(table.delete()) for table in reversed(tables)])
     world.clock.now = START
     monkeypatch.setattr(_Append, "is_ordinary", False)
-    await live(world)
+    await begin(world)
+    assert await go_on(world) == answers
     assert [world.rows(table) for table in tables] == left
 
 
-async def test_it_takes_one_round_trip(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The general way begins by asking."""
-    await live(world)
+@contextmanager
+def only_at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Where no write goes the general way."""
 
-    def asks(*_: object) -> None:
+    def goes(*_: object) -> None:
         raise AssertionError("the general way")
 
-    monkeypatch.setattr("threefold_server.storage.turns.start_contents", asks)
-    await world.write("s1", said("7"), said("8"))
-    assert len(world.rows(turns)) == 10
+    with monkeypatch.context() as patched:
+        patched.setattr(_Append, "run", goes)
+        yield
 
 
 async def test_an_owner_whose_name_is_gone_gets_it_again(world: World) -> None:
