@@ -173,7 +173,8 @@ def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
         memory.write(session, [{"role": "user", "content": "I live in Oslo."}], state="{}")
         status = memory.end(session, wait=60)
         assert (status.state, status.extracted_upto) == ("idle", 1), status.reason
-    memory.write("m3", [{"role": "user", "content": "Hello."}])  # nothing but turns
+    for _ in range(2):  # nothing but turns, into a session that is not there, and into one that is
+        memory.write("m3", [{"role": "user", "content": "Hello."}])
     memory.state("m1")
     memory.recall("Oslo", as_of=datetime.now(UTC))
     memory.forget(session_id="m1")

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from threading import Event
 from typing import Any
+from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -17,8 +18,11 @@ from sqlalchemy import Connection, select
 
 from fixtures.consolidation import START, World, build_world, until
 from threefold.contract import TurnIn, WriteResponse
+from threefold_server.access import Reach, session_scope
 from threefold_server.storage import erasures
+from threefold_server.storage.append import Marks, start_append
 from threefold_server.storage.tables import owners, sessions, tasks, turns
+from threefold_server.storage.turns import rows_of
 from threefold_server.write import _Append  # pyright: ignore[reportPrivateUsage]
 
 pytestmark = pytest.mark.anyio
@@ -96,6 +100,17 @@ async def test_what_is_known_or_was_erased_is_left_to_the_general_way(world: Wor
     await world.forget(session_id="s1")
     await world.write("s1", said("3"), said("4"))
     assert [(row.seq, row.turn_id) for row in world.rows(turns)] == [(1, "4")]
+
+
+async def test_whoever_is_not_the_owner_reaches_nothing(world: World) -> None:
+    await world.write("s1", said("1"))
+    scope, marks = session_scope(world.caller, "s1"), Marks(fold_above=0, extract_every=1, idle_at=START)
+    rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
+    start = partial(start_append, scope=scope, rows=rows, marks=marks, now=START)
+    left = [world.rows(table) for table in (sessions, turns, tasks)]
+    assert await world.service.database.write_at_once(uuid4(), start) is None
+    assert [world.rows(table) for table in (sessions, turns, tasks)] == left
+    assert await world.service.database.write_at_once(world.caller.owner, start)
 
 
 class Held:
