@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -234,7 +235,13 @@ from conformance.adapter import Script
 from conformance.crewai_host import crewai, Model
 from threefold_crewai import ThreefoldMemory
 
-agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(Script()))
+def reply(_):
+    if sys.argv[3:]:
+        print("asked", flush=True)
+        sys.stdin.read()
+    return "Noted."
+
+agent = crewai.Agent(role="Helper", goal="Help.", backstory="You help.", llm=Model(Script(reply)))
 task = crewai.Task(description="I deploy on Fridays.", expected_output="An answer.", agent=agent)
 crew = crewai.Crew(name="support", agents=[agent], tasks=[task], memory=ThreefoldMemory())
 done = getattr(crew, sys.argv[2])({"user_id": "ana"})
@@ -258,6 +265,25 @@ def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_l
         with MemoryClient(url, user="ana", agent="support") as client:
             assert [memory.text for memory in client.iter_memories()] == ["Noted.", "I deploy on Fridays."]
     assert not list(tmp_path.glob("**/*lance*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_was_asked_is_not_lost_when_the_process_is_ended_while_the_model_thinks(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """Field case 1107."""
+    with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
+        command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), "kickoff", "wait"]
+        environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "", **QUIET}
+        with subprocess.Popen(
+            command, env=environment, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as program:
+            assert program.stdout is not None
+            assert "asked\n" in program.stdout
+            program.send_signal(number)
+            assert program.wait() == -number
+        with MemoryClient(url, user="ana", agent="support") as client:
+            assert [memory.text for memory in client.iter_memories()] == ["I deploy on Fridays."]
 
 
 def test_the_memory_has_neither_model_nor_embedder(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from conformance.crewai_host import Flow, start
 from fixtures.fake_service import Clock
 from fixtures.line import Line
 from plugins.crewai.conftest import client_of, crew_that, inputs, memory_of, replies, spoken, strict
-from threefold import CircuitBreaker, Policy, Unreachable
+from threefold import CircuitBreaker, Forbidden, Policy, Unreachable
 from threefold.answers import UNAVAILABLE
 from threefold_crewai import MemoryAborted, acting_as
 
@@ -82,6 +82,18 @@ def test_strict_ends_the_kickoff_before_the_model_is_asked(line: Line) -> None:
     assert isinstance(raised.value.__cause__, Unreachable)
     assert str(raised.value) == str(raised.value.__cause__)
     assert script.prompts == []
+
+
+@pytest.mark.parametrize("view", [False, True])
+def test_strict_ends_the_kickoff_where_nothing_can_be_recalled(line: Line, view: bool) -> None:
+    """Also of a memory that records nothing, and with the words of the service where it is that which refuses."""
+    for options, cause in (({"read_only": True}, Unreachable), ({"level": "store"}, Forbidden)):
+        script, memory = Script(), memory_of(line, policy=strict(), **options)
+        line.is_cut = cause is Unreachable
+        with pytest.raises(MemoryAborted) as raised:
+            crew_that(script, memory.scope("/billing") if view else memory).kickoff(inputs("Hello."))
+        assert isinstance(raised.value.__cause__, cause)
+        assert script.prompts == []
 
 
 def test_strict_ends_the_kickoff_after_an_answer_that_cannot_be_stored(line: Line) -> None:

@@ -319,3 +319,5 @@ def test_a_fact_that_cannot_be_is_refused(memory: ThreefoldMemory) -> None:
         memory.remember(" ")
     with pytest.raises(InvalidRequest, match="reserved"):
         memory.remember("The flag is red.", metadata={"user_id": "ben"})
+    with pytest.raises(InvalidRequest, match="reserved"):
+        memory.remember("The flag is red.", metadata={NOTE: "mine"})

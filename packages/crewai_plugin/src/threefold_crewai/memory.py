@@ -24,10 +24,11 @@ from threefold import (
 )
 from threefold.answers import recalled_text
 from threefold.calls import RecallOptions, TurnLike, UpdateOptions, id_or_none
-from threefold.contract import MAX_CONTENT_CHARS, Level, Role, Visibility
+from threefold.contract import MAX_CONTENT_CHARS, Level, RecallResponse, Role, Visibility
 from threefold.identity import Identity
 from threefold.policy import middle_cut
 from threefold.render import block_beside
+from threefold.session import fitting_query
 from threefold_crewai import copies
 from threefold_crewai.abort import aborting
 from threefold_crewai.exchange import Exchange, exchange_of, final_answer
@@ -119,10 +120,11 @@ class ThreefoldMemory(Memory):
             QUESTION.set(query)
         if step is None or not step.is_asked(self, scope, query):
             return self._search(session, query, wanted, limit, step)
-        if wanted.is_everything:
-            found = self._block(session, step, limit)
-        else:
-            found = self._search(session, query, wanted, limit)
+        with aborting():
+            if wanted.is_everything:
+                found = self._block(session, step, limit)
+            else:
+                found = self._search(session, query, wanted, limit)
         if not self.read_only and not step.asked:
             self._record(session, step)
         return found
@@ -256,7 +258,7 @@ class ThreefoldMemory(Memory):
         return MemorySession(self._client, in_topic(session_id, topic), user=user, agent=agent, policy=self._policy)
 
     def _block(self, session: MemorySession, step: Step, limit: int) -> list[MemoryMatch]:
-        response = session.recall(step.task.description, **self._options(top_k=limit))
+        response = _recalled(session, step.task.description, self._options(top_k=limit))
         block = block_beside(response, session.session_id, step.shown())
         record = MemoryRecord(id=step.id, content=block)
         return [Match(record=record, score=1.0, block=block)] if block else []
@@ -269,7 +271,7 @@ class ThreefoldMemory(Memory):
         top_k = min(limit if wanted.is_everything else WIDEST, WIDEST)
         known = [step.asked_id] if step else []
         options = self._options(include=["long_term"], token_budget=0, top_k=top_k, exclude_ids=known)
-        response = session.recall(query, **options)
+        response = _recalled(session, query, options)
         if step is not None and response.degraded and not response.facts:
             raise ThreefoldError(recalled_text(response))
         found: list[MemoryMatch] = [match_of(memory) for memory in response.facts]
@@ -307,6 +309,13 @@ class ThreefoldMemory(Memory):
         with aborting():
             session.record(turns, visibility=self._visibility, run_end=step is None)
         return None
+
+
+def _recalled(session: MemorySession, query: str, options: RecallOptions) -> RecallResponse:
+    """What a session recalls is always soft: strict has the error instead, which ends the task."""
+    if session.failure_mode == "soft":
+        return session.recall(query, **options)
+    return session.send(calls.recall(fitting_query(query), session_id=session.session_id, **options))
 
 
 def turn(turn_id: str, role: Role, content: str, name: str | None = None) -> TurnLike:

@@ -13,7 +13,7 @@ from crewai.memory.types import MemoryMatch, MemoryRecord, ScopeInfo
 from crewai.memory.utils import normalize_scope_path
 from pydantic import BaseModel, Field, ValidationError
 
-from threefold import MemorySession, calls
+from threefold import InvalidRequest, MemorySession, calls
 from threefold.answers import found_text
 from threefold.contract import MAX_IDS_PER_CALL, MAX_PAGE, Memory, RecalledMemory
 
@@ -62,6 +62,8 @@ class Note(BaseModel):
 
 def note_of(record: MemoryRecord) -> dict[str, Any]:
     """The metadata of a fact that is to be this record."""
+    if NOTE in record.metadata:
+        raise InvalidRequest(f"metadata: reserved key: {NOTE}; the plugin keeps scope and categories under it")
     note = Note.model_validate(record, from_attributes=True)
     return {**record.metadata, NOTE: note.model_dump(exclude_defaults=True)}
 
