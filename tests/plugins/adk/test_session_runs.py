@@ -97,6 +97,13 @@ async def test_of_two_runs_at_once_in_one_session_the_slower_one_is_told(line: L
     assert await Talk(sessions=open_sessions(line)).say("Again") == "Noted."
 
 
+async def test_first_runs_may_come_all_at_once(line: Line) -> None:
+    """Field case 507."""
+    workers = [Talk(sessions=open_sessions(line)) for _ in range(4)]
+    running = [worker.say("Hello", f"{n} {m}") for n, worker in enumerate(workers) for m in range(5)]
+    assert await asyncio.gather(*running) == ["Noted."] * 20
+
+
 async def test_a_run_reads_no_more_than_it_wants(line: Line) -> None:
     talk = Talk(sessions=open_sessions(line))
     for number in range(3):

@@ -275,3 +275,28 @@ async def test_visibility_is_that_of_the_service(line: Line, memory: MemoryClien
     session = await ours.create_session(**WHO, session_id="s")
     await ours.append_event(session, said("My cat is called Tom"))
     assert memory.recall("What is the cat called?", session_id="another").block == ""
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b", "a%2Fb", "..", "o'brien", 'a"q', "a\r\nb", "日本 😀", "x" * 512])
+async def test_any_name_is_exactly_that_name(ours: ThreefoldSessionService, name: str) -> None:
+    """Field case 123."""
+    for which in WHO | {"session_id": ""}:
+        who: dict[str, Any] = {**WHO, "session_id": "s", which: name}
+        owner = {key: who[key] for key in WHO}
+        await ours.append_event(await ours.create_session(**who), said("Hello"))
+        found = await ours.get_session(**who)
+        assert found is not None
+        assert words(found) == ["Hello"]
+        assert [each.id for each in (await ours.list_sessions(**owner)).sessions] == [who["session_id"]]
+        await ours.delete_session(**who)
+        assert await ours.get_session(**who) is None
+
+
+@pytest.mark.parametrize("name", ["*", " ", "a\0b", "\ud800", "x" * 513])
+async def test_a_name_that_cannot_be_is_refused_everywhere(ours: ThreefoldSessionService, name: str) -> None:
+    """Field case 123."""
+    for which in WHO | {"session_id": ""}:
+        who: dict[str, Any] = {**WHO, "session_id": "s", which: name}
+        for refuse in (ours.create_session, ours.get_session, ours.delete_session):
+            with pytest.raises(InvalidRequest):
+                await refuse(**who)

@@ -70,12 +70,20 @@ async def test_a_model_is_told_of_two_tools(line: Line) -> None:
 
 
 async def test_what_one_session_saves_another_finds(line: Line) -> None:
+    """Field case 114."""
     await ask(line, ToolCall("save_memory", {"text": "The gate code is 4711."}))
     assert saved(line) == ["The gate code is 4711."]
     talk = await ask(line, ToolCall("search_memory", {"query": "gate code"}))
     assert "The gate code is 4711." in answers(talk.model.requests[-1])[0]
     other = await ask(line, ToolCall("search_memory", {"query": "gate code"}), user="bob")
     assert answers(other.model.requests[-1]) == ["No memory matches."]
+
+
+async def test_without_a_user_there_is_no_memory(line: Line) -> None:
+    """Field case 114: not that of the service which the agent runs in, either."""
+    with pytest.raises(InvalidRequest, match="user: "):
+        await ask(line, ToolCall("save_memory", {"content": "Hello."}), user="", profile="kagent")
+    assert line.asked == []
 
 
 async def test_what_was_looked_up_is_not_recorded(line: Line) -> None:
