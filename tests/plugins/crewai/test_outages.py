@@ -47,6 +47,17 @@ def test_what_waits_goes_out_when_a_kickoff_ends(line: Line) -> None:
     assert len(spoken(line, "ben", "s")) == 2
 
 
+def test_what_waits_goes_out_when_it_is_asked_for(line: Line) -> None:
+    clock = Clock()
+    memory = memory_of(line, policy=Policy(breaker=CircuitBreaker(clock=clock)))
+    line.is_cut = True
+    crew_that(Script(), memory).kickoff(inputs("Hello."))
+    line.is_cut = False
+    clock.now += 30
+    memory.drain_writes()
+    assert len(spoken(line, "ana", "s")) == 2
+
+
 def test_a_model_that_searches_is_told_of_the_outage(line: Line) -> None:
     script = replies()
 
