@@ -289,6 +289,33 @@ def test_nor_after_one_that_was_cancelled(line: Line) -> None:
     assert len(stored(line, "ana", "s")) == 1
 
 
+def test_nor_the_same_flow_after_it_was_cancelled(line: Line) -> None:
+    memory, reached = memory_of(line), asyncio.Event()
+
+    class Talk(Flow[Any]):
+        @start()
+        async def say(self) -> None:
+            if not reached.is_set():
+                reached.set()
+                await asyncio.Event().wait()
+            self.remember("The door is green.")
+
+    async def kickoff_and_go_on(flow: Any) -> None:
+        try:
+            await flow.kickoff_async({"user_id": "ana", "session_id": "s"})
+        except asyncio.CancelledError:  # as asyncio.timeout does
+            await flow.kickoff_async({"session_id": "s"})
+
+    async def run() -> None:
+        running = asyncio.create_task(kickoff_and_go_on(Talk(memory=memory)))
+        await reached.wait()
+        running.cancel()
+        await running
+
+    asyncio.run(run())
+    assert [user for user in ("ana", "local") if list(client_of(line, user, "Talk").iter_memories())] == ["local"]
+
+
 def test_a_tool_cannot_name_a_user(line: Line) -> None:
     call = ToolCall("save_to_memory", {"contents": ["The gate code is 4711."], "user_id": "ben", "scope": "/x"})
     crew_that(replies(call), memory_of(line)).kickoff(inputs("Hello."))

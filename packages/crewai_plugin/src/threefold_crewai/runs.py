@@ -234,6 +234,8 @@ def _begin(ctx: Any) -> None:
     with aborting():
         reunite(ctx.crew, ctx.flow, *getattr(ctx.crew, "agents", ()))
         parent = current_run()
+    while parent is not None and parent.owner is ctx.flow:  # its kickoff before, cancelled: no flow is inside of itself
+        parent = parent.parent
     mark = get_crew_context() if ctx.crew else None
     _RUN.set(_run(ctx.crew or ctx.flow, ctx.payload, parent, mark))
 
