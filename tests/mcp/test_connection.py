@@ -140,7 +140,7 @@ async def test_no_memory_closes_the_fence() -> None:
 
 async def test_calls_at_once_are_all_done() -> None:
     with LocalService(embedder="hash") as service:
-        async with service.async_client("ana", "support") as asking, connected(asking) as client:
+        async with service.async_client("ana", "support", timeout=60) as asking, connected(asking) as client:
             async with anyio.create_task_group() as group:
                 for number in range(30):
                     group.start_soon(partial(call, client, "save_memory", text=f"Fact {number}."))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 
 import pytest
@@ -98,3 +99,14 @@ def test_a_broken_detector_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) 
         build_redactor("derived")
     monkeypatch.undo()
     build_redactor("all")
+
+
+def test_the_warnings_of_the_process_stay_where_they_were() -> None:
+    code = """if True:
+        import warnings
+        from threefold_server.redaction import redact
+        redact("my password is hunter2!")
+        warnings.warn("look here", stacklevel=1)
+    """
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "UserWarning: look here" in ended.stderr

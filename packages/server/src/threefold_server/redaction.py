@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
+import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Literal, NamedTuple
@@ -160,8 +162,11 @@ def _library() -> tuple[_Kind, ...]:
     from importlib import import_module
 
     kinds: list[_Kind] = []
+    show = warnings.showwarning
     for path in DETECTORS:
         module, name = path.split(".")
         detector: Any = getattr(import_module(f"detect_secrets.plugins.{module}"), name)
         kinds += [_Kind(detector.secret_type, pattern) for pattern in detector.denylist]
+    if warnings.showwarning is not show:  # it has the process's warnings go into its log, where nobody reads them
+        logging.captureWarnings(False)
     return tuple(kinds)
