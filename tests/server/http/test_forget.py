@@ -250,3 +250,10 @@ def test_a_late_writer_brings_back_not_even_the_session(memory: MemoryClient, da
     assert memory.write("s-quetzal", [said(SECRET, id="t1")]).erased == 1
     assert memory.sessions().sessions == []
     assert rows_with(database_url, ["quetzal", "ana"]) == []
+
+
+def test_what_is_left_of_a_session_is_its_window_however_much_went(memory: MemoryClient) -> None:
+    memory.write("s1", [{"role": "user", "content": f"Turn {number}.", "id": f"t{number}"} for number in range(1, 251)])
+    memory.forget(fact_ids=[f"t{number}" for number in range(21, 251)])
+    window = memory.recall("turn", session_id="s1", include=["short_term"]).window
+    assert [turn.content for turn in window] == [f"Turn {number}." for number in range(1, 21)]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, and_, bindparam, insert, select
+from sqlalchemy import BigInteger, Connection, and_, bindparam, insert, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.access import Reach
 from threefold_server.storage.prepared import Prepared, among, texts
-from threefold_server.storage.tables import turns
+from threefold_server.storage.tables import sessions, turns
 from threefold_server.storage.types import AnyRow, from_micros, to_micros
 
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
@@ -62,7 +62,9 @@ def rows_of(batch: Sequence[tuple[TurnIn, int]], *, after: int, visibility: Reac
 
 def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
     """The newest turns of a session, oldest first, erased ones left out."""
-    rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit)
+    rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit, reach=limit)
+    if len(rows) < limit and (not rows or rows[-1].seq > 1):  # some of the last are erased
+        rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit, reach=_EVERY)
     return [to_turn(row) for row in reversed(rows)]
 
 
@@ -98,8 +100,19 @@ def to_turn(row: AnyRow) -> Turn:
 
 _SESSION = and_(turns.c.owner == bindparam("owner"), turns.c.session == bindparam("session"))
 _INSERT = Prepared(insert(turns).values({name: bindparam(name) for name in _INSERTED}))
+_EVERY = 2**62
+# Postgres underrates how many rows one session has: without a bound it reads and sorts all turns of one that is a large
+# part of the table.
+_BOUND = (
+    select(sessions.c.last_seq - bindparam("reach", type_=BigInteger))
+    .where(sessions.c.owner == bindparam("owner"), sessions.c.session == bindparam("session"))
+    .scalar_subquery()
+)
 _NEWEST = Prepared(
-    select(*_SHOWN).where(_SESSION, turns.c.erased.is_(False)).order_by(turns.c.seq.desc()).limit(bindparam("limit"))
+    select(*_SHOWN)
+    .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
+    .order_by(turns.c.seq.desc())
+    .limit(bindparam("limit"))
 )
 
 
