@@ -311,7 +311,7 @@ def test_only_tiers_that_were_asked_for_are_degraded(service: LocalService, monk
         raise Unavailable("the database did not answer")
 
     monkeypatch.setattr("threefold_server.storage.memories.Search.run", broken)
-    with service.client() as memory:
+    with service.client(timeout=60) as memory:
         recalled = memory.recall("x", session_id="s1", include=["short_term", "shared"])
     assert recalled.degraded == ["shared"]
 
