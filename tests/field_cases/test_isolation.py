@@ -1,4 +1,4 @@
-"""Field cases K1, isolation and identity: one caller's request never reaches another's memory."""
+"""Reports on isolation and identity: no request of one caller reads or changes the memory of another."""
 
 from __future__ import annotations
 
@@ -50,8 +50,11 @@ def call_every_verb(service: LocalService, headers: dict[str, str], fact: str) -
         return [client.request(method, path.format(fact=fact), json=body) for method, path, body in VERBS]
 
 
-def test_a_key_of_one_user_reaches_another_by_no_verb(guarded: LocalService, database_url: str) -> None:
-    """Field case 101, T1: the victim is named in the header, or only guessed by session and fact id."""
+def test_key_of_one_user_reaches_no_other_user_by_any_verb(guarded: LocalService, database_url: str) -> None:
+    """Reported: anyone could read and edit the memory of anyone by sending another user id.
+
+    The caller names the victim in a header, or knows the session id and the fact id.
+    """
     bob, mallory = make_key(database_url, user_value="bob"), make_key(database_url, user_value="mallory")
     with guarded.client(api_key=bob) as client:
         client.write("s1", [said("bob's kumquat")])
@@ -66,8 +69,8 @@ def test_a_key_of_one_user_reaches_another_by_no_verb(guarded: LocalService, dat
         assert len(client.list().items) == 2
 
 
-def test_a_write_into_another_users_session_id_opens_nothing(service: LocalService, memory: MemoryClient) -> None:
-    """T3: a session id is no capability, and who also writes under it becomes no owner of it."""
+def test_writing_under_another_users_session_id_gives_no_access(service: LocalService, memory: MemoryClient) -> None:
+    """Reported: two users with the same session id shared its history."""
     memory.write("s1", [said("ana's kumquat")])
     with service.client(user="mallory", agent="support") as mallory:
         mallory.write("s1", [said("mine")])
@@ -76,8 +79,8 @@ def test_a_write_into_another_users_session_id_opens_nothing(service: LocalServi
     assert [turn.content for turn in memory.turns("s1").turns] == ["ana's kumquat"]
 
 
-def test_a_session_id_without_a_user_opens_nothing(guarded: LocalService, database_url: str) -> None:
-    """T2: the id of a session is no capability. Nobody reads it without a key, nor with one that names no user."""
+def test_session_id_without_a_user_gives_no_access(guarded: LocalService, database_url: str) -> None:
+    """Reported: knowing a session id was enough to read it. Calls without a key or without a user are refused."""
     with guarded.client(api_key=make_key(database_url)) as ana:
         ana.write("s1", [said("ana's kumquat")])
         fact = ana.save("ana likes kumquats").id
@@ -89,8 +92,8 @@ def test_a_session_id_without_a_user_opens_nothing(guarded: LocalService, databa
         assert status is None or {answer.status_code for answer in answers} == {status}
 
 
-def test_the_wildcard_is_nobody(service: LocalService, memory: MemoryClient) -> None:
-    """Field case 110."""
+def test_wildcard_is_refused_as_a_user_or_agent(service: LocalService, memory: MemoryClient) -> None:
+    """Reported: user "*" searched the memory of everyone and could erase it."""
     memory.write("s1", [said("ana's kumquat")])
     fact = memory.save("ana likes kumquats").id
     for headers in ({"X-Threefold-User": "*"}, {"X-Threefold-User": "%2A"}, {"X-Threefold-Agent": "*"}):
@@ -98,8 +101,9 @@ def test_the_wildcard_is_nobody(service: LocalService, memory: MemoryClient) -> 
     assert len(memory.list().items) == 2
 
 
-def test_users_of_one_session_id_have_digests_of_their_own(database_url: str) -> None:
-    """Field case 107: the window is not all that is kept apart; T13: nor does a digest read other sessions."""
+def test_same_session_id_has_a_separate_digest_per_user(database_url: str) -> None:
+    """Reported: two users with the same session id shared its history. A digest also reads no other session of its
+    user."""
     marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
     with LocalService(database_url=database_url, embedder="hash", **marks) as service:
         places = [("ana", "s1"), ("bob", "s1"), ("ana", "s2")]
@@ -117,8 +121,8 @@ def test_users_of_one_session_id_have_digests_of_their_own(database_url: str) ->
             client.close()
 
 
-def test_agents_that_differ_by_a_sign_are_two(service: LocalService) -> None:
-    """Field case 115: one name is the same name in every verb, and no other's."""
+def test_agents_that_differ_in_one_sign_are_separate(service: LocalService) -> None:
+    """Reported: agents "my-agent" and "my_agent" were mixed up because only some calls normalised the name."""
     with service.client(user="ana", agent="my-agent") as dash, service.client(user="ana", agent="my_agent") as under:
         dash.write("s-1", [said("kumquat of dash")])
         fact = dash.save("kumquat fact of dash", visibility="agent").id
@@ -132,8 +136,8 @@ def test_agents_that_differ_by_a_sign_are_two(service: LocalService) -> None:
 
 
 @pytest.mark.parametrize("key", "user_id agent_id session_id tenant scope trust created_at owner".split())
-def test_metadata_moves_no_memory(memory: MemoryClient, http: httpx.Client, key: str) -> None:
-    """Field case 117, on saving and on changing."""
+def test_metadata_cannot_change_owner_or_trust(memory: MemoryClient, http: httpx.Client, key: str) -> None:
+    """Reported: metadata with a user id planted a memory for that user. Refused on save and on update."""
     fact = memory.save("kumquat")
     for answer in (
         http.post("/v1/facts", json={"text": "planted", "metadata": {key: "bob"}}),
@@ -146,8 +150,8 @@ def test_metadata_moves_no_memory(memory: MemoryClient, http: httpx.Client, key:
         memory.update_fact(fact.id, metadata={key: "bob"})
 
 
-def test_parallel_calls_on_one_client_never_mix(memory: MemoryClient) -> None:
-    """Field case 118."""
+def test_parallel_calls_on_one_client_never_mix_sessions(memory: MemoryClient) -> None:
+    """Reported: the user id was used for writes and dropped on reads, so parallel requests mixed."""
 
     def talk(number: int) -> list[str]:
         session = f"s{number}"

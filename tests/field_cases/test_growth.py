@@ -1,6 +1,7 @@
-"""Field case 508: what a call costs does not grow with its session, nor with what others have stored.
+"""Reports on growth: the cost of a call does not grow with its session or with the data of other users.
 
-Told by the work that the databases do, which is always the same, and not by a clock.
+Reported: appends waited 150 seconds behind a row lock, because each one read the whole history. Measured by the work
+of the databases, which is the same in every run, instead of by a clock.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from threefold_server.storage.database import Database
 from threefold_server.storage.tables import sessions, tasks
 
 LARGE = ("turns", "passages", "postings")
-"""Tables with many rows here: never to be read from end to end."""
+"""Tables with many rows, which must never be scanned."""
 
 REMARK = "about the harbour, its walls, the ships that came in during the night, and what they brought along"
-"""Two hundred such turns are more than the window holds."""
+"""Two hundred such turns exceed the window."""
 
 
 def said(content: str) -> dict[str, Any]:
@@ -35,7 +36,7 @@ def said(content: str) -> dict[str, Any]:
 
 
 def seed(database_url: str) -> None:
-    """A session of 20,000 turns, one of 300, and twenty memories among a thousand of another user."""
+    """Store sessions of 20,000, 300 and 20 turns, and a thousand turns of another user."""
     remarks = [said(f"turn {number} {REMARK}") for number in range(1_000)]
     with (
         LocalService(database_url=database_url, embedder="hash", consolidate=False) as service,
@@ -58,7 +59,7 @@ def seed(database_url: str) -> None:
 
 
 def skip_consolidation(connection: Connection) -> None:
-    """Take the two sessions as consolidated: it would take long, and their turns are not what is looked for here."""
+    """Mark the two sessions as consolidated: consolidating them takes long and is not measured here."""
     connection.execute(update(tasks).where(tasks.c.kind == "fold").values(due_at=None))
     for session_id, turns in (("long", 20_000), ("young", 300)):
         [session] = connection.execute(
@@ -71,7 +72,7 @@ def skip_consolidation(connection: Connection) -> None:
 
 
 def use(database_url: str, session: str) -> None:
-    """One call of each kind, by a service that does nothing else; the turn just written is not indexed yet."""
+    """Make one call of each kind in a service that does no background work; the newest turn is not indexed yet."""
     settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "tier_deadline": 30}
     with LocalService(database_url=database_url, **settings) as service, service.client() as memory:
         last = memory.write(session, [said("one more")]).last_seq
@@ -86,7 +87,7 @@ def use(database_url: str, session: str) -> None:
 
 
 class Traced:
-    """Every statement that any SQLite connection runs, with its values, and the steps taken by all of them."""
+    """Records the statements of all SQLite connections, with their values, and counts their steps."""
 
     def __init__(self) -> None:
         self.statements: list[str] = []
@@ -115,7 +116,7 @@ def traced() -> Iterator[Traced]:
 
 
 @pytest.mark.slow
-def test_sqlite_does_no_more_for_a_long_session(sqlite_url: str, traced: Traced) -> None:
+def test_sqlite_work_does_not_grow_with_the_session(sqlite_url: str, traced: Traced) -> None:
     seed(sqlite_url)
     use(sqlite_url, "young")
     traced.statements.clear()
@@ -131,12 +132,12 @@ def test_sqlite_does_no_more_for_a_long_session(sqlite_url: str, traced: Traced)
 
 
 def explicit(statement: str) -> str:
-    """The values stand in the text, where a constant to order by would be the number of a column."""
+    """Undo the inlined values in ORDER BY, where SQLite would take a constant as a column number."""
     return statement.replace("ORDER BY 0 DESC, ", "ORDER BY ")
 
 
 @pytest.mark.slow
-def test_postgres_reads_no_more_for_a_long_session(postgres_url: str) -> None:
+def test_postgres_reads_do_not_grow_with_the_session(postgres_url: str) -> None:
     seed(postgres_url)
     use(postgres_url, "young")
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -151,7 +152,7 @@ def test_postgres_reads_no_more_for_a_long_session(postgres_url: str) -> None:
 
 
 def rows_read(connection: psycopg.Connection) -> dict[str, int]:
-    """Scans of whole large tables, and rows that their indexes brought, once every other connection has reported."""
+    """Return scans of whole large tables and rows fetched by index, after all other connections have reported."""
     others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     while connection.execute(others).fetchall() != [(0,)]:
         pass

@@ -1,12 +1,12 @@
-"""Field cases K6, duplicates: the same thing said again is neither lost nor shown twice."""
+"""Reports on duplicates: a repeated statement is stored and shown once."""
 
 from __future__ import annotations
 
 from threefold import MemoryClient
 
 
-def test_a_statement_saved_in_five_sessions_is_recalled_once(memory: MemoryClient) -> None:
-    """Field case 604."""
+def test_statement_saved_in_five_sessions_is_recalled_once(memory: MemoryClient) -> None:
+    """Reported: saying the same thing twice deleted it."""
     for number in range(5):
         memory.save("I live in Oslo.", session_id=f"s{number}")
     recalled = memory.recall("where do I live, Oslo?", session_id="s9")
@@ -14,8 +14,9 @@ def test_a_statement_saved_in_five_sessions_is_recalled_once(memory: MemoryClien
     assert recalled.block.count("I live in Oslo.") == 1
 
 
-def test_no_two_lines_of_a_block_say_the_same(memory: MemoryClient) -> None:
-    """Field case 611: spelled alike but for case and blanks, from four sessions, as facts and as turns."""
+def test_block_shows_the_same_statement_once(memory: MemoryClient) -> None:
+    """Reported: near-duplicates flooded the context. Facts and turns that differ only in case and spaces count as
+    the same."""
     for number, text in enumerate(["DGIA is the tax office.", "dgia is the  tax office.", "DGIA IS THE TAX OFFICE."]):
         memory.write(f"s{number}", [{"role": "user", "content": text}])
     memory.save("DGIA is the tax office.")

@@ -1,4 +1,4 @@
-"""Field cases K9, input: the answer is right or a clear refusal, never a 500 and never half a store."""
+"""Reports on unusual input: the service accepts it or refuses it clearly, without a 500 and without storing a part."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 
 
 def send(http: httpx.Client, method: str, path: str, body: object) -> httpx.Response:
-    """JSON as a careless client writes it: NaN, lone surrogates and all."""
+    """Send JSON as a careless client writes it, with NaN and lone surrogates."""
     return http.request(method, path, content=json.dumps(body), headers={"content-type": "application/json"})
 
 
@@ -96,7 +96,7 @@ def check(answer: httpx.Response) -> httpx.Response:
 
 
 def check_readable(http: httpx.Client) -> None:
-    """Whatever was let in can be shown again."""
+    """Check that everything stored can be read again."""
     for session in check(http.get("/v1/sessions?limit=1000")).json()["sessions"]:
         path = f"/v1/sessions/{quote(session['session_id'], safe='').replace('.', '%2E')}/turns?limit=1000&payload=1"
         assert check(http.get(path)).status_code == 200
@@ -106,8 +106,8 @@ def check_readable(http: httpx.Client) -> None:
 
 @given(path=st.sampled_from(sorted(GOOD)), data=st.data())
 @FUZZ
-def test_no_body_breaks_the_service(http: httpx.Client, path: str, data: st.DataObject) -> None:
-    """Field cases 901, 902, 906, 909 and 910: any field replaced, removed or added."""
+def test_no_body_causes_a_server_error(http: httpx.Client, path: str, data: st.DataObject) -> None:
+    """Reported: NUL bytes, lone surrogates, lists as content, odd filters and SQL in keys crashed or were ignored."""
     body = dict(GOOD[path])
     for name in data.draw(
         st.sets(st.sampled_from([*body, "user_id", "$where", "x') OR 1=1 --"]), min_size=1, max_size=3)
@@ -125,7 +125,7 @@ def test_no_body_breaks_the_service(http: httpx.Client, path: str, data: st.Data
 
 @given(raw=st.binary(max_size=60) | st.text(max_size=40).map(lambda text: text.encode("utf-8", "surrogatepass")))
 @FUZZ
-def test_no_bytes_break_the_service(http: httpx.Client, raw: bytes) -> None:
+def test_no_byte_sequence_causes_a_server_error(http: httpx.Client, raw: bytes) -> None:
     for path in GOOD:
         for kind in ("application/json", "text/plain", "application/x-www-form-urlencoded"):
             assert check(http.post(path, content=raw, headers={"content-type": kind})).status_code in (400, 422)
@@ -138,8 +138,8 @@ NAMES = st.sampled_from([name for name in NASTY if name and "\ud83d" not in name
 
 @given(name=NAMES, value=st.sampled_from(["", "-1", "0", "5", "1e3", "99999999999999999999", "x", "%00", "null"]))
 @FUZZ
-def test_no_path_and_no_query_breaks_the_service(http: httpx.Client, name: str, value: str) -> None:
-    """Field cases 123, 901 and 909."""
+def test_no_path_and_no_query_causes_a_server_error(http: httpx.Client, name: str, value: str) -> None:
+    """Reported: signs such as hyphen, comma or slash in an id, NUL bytes and odd limits gave a 500."""
     part = quote(name, safe="").replace(".", "%2E")
     for path in ("turns", "status", "digests", f"digests/{value}", f"turns?from_seq={value}", f"turns?limit={value}"):
         check(http.get(f"/v1/sessions/{part}/{path}"))
@@ -157,7 +157,7 @@ POSITIONS = st.lists(st.integers() | st.sampled_from([2**63, 10**30, "00" * 16, 
 
 @given(inner=POSITIONS.map(json.dumps) | st.just("[" * 1_500) | st.text(max_size=20))
 @FUZZ
-def test_no_cursor_breaks_the_service(http: httpx.Client, inner: str) -> None:
+def test_no_cursor_causes_a_server_error(http: httpx.Client, inner: str) -> None:
     cursor = base64.urlsafe_b64encode(inner.encode("utf-8", "surrogatepass")).decode().rstrip("=")
     check(http.get("/v1/sessions", params={"cursor": cursor}))
     for order in ("created_at", "access_count"):
@@ -166,7 +166,7 @@ def test_no_cursor_breaks_the_service(http: httpx.Client, inner: str) -> None:
 
 @given(name=st.binary(min_size=1, max_size=12))
 @FUZZ
-def test_no_header_breaks_the_service(http: httpx.Client, name: bytes) -> None:
+def test_no_header_causes_a_server_error(http: httpx.Client, name: bytes) -> None:
     for header in (b"x-threefold-user", b"x-threefold-agent", b"authorization"):
         for value in (name, quote(name).encode()):
             check(http.get("/v1/whoami", headers=[(header, value)]))
@@ -184,7 +184,7 @@ def test_no_header_breaks_the_service(http: httpx.Client, name: bytes) -> None:
         ("yesterday", 422),
     ],
 )
-def test_every_moment_that_is_taken_can_be_shown(http: httpx.Client, moment: object, status: int) -> None:
+def test_every_accepted_timestamp_can_be_read_again(http: httpx.Client, moment: object, status: int) -> None:
     answer = check(send(http, "POST", "/v1/write", {"session_id": "s1", "turns": [said("heron", created_at=moment)]}))
     assert answer.status_code == status
     assert status == 200 or "turns.0.created_at" in answer.json()["error"]["message"]
@@ -203,26 +203,26 @@ def test_every_moment_that_is_taken_can_be_shown(http: httpx.Client, moment: obj
         ("[]", "dictionary"),
     ],
 )
-def test_metadata_that_would_not_come_back_is_refused(http: httpx.Client, metadata: str, problem: str) -> None:
+def test_metadata_that_cannot_be_stored_exactly_is_refused(http: httpx.Client, metadata: str, problem: str) -> None:
     body = f'{{"text": "heron", "metadata": {metadata}}}'
     answer = check(http.post("/v1/facts", content=body, headers={"content-type": "application/json"}))
     assert answer.status_code == 422
     assert problem in answer.json()["error"]["message"]
 
 
-def test_metadata_comes_back_as_it_went(memory: MemoryClient) -> None:
+def test_metadata_is_returned_unchanged(memory: MemoryClient) -> None:
     metadata: dict[str, Any] = {"": [1, 2.5, None, True], "nested": {"日本": ["🙂", {"n": 10**30}]}, "text": 'a"b\\c'}
     assert memory.get_fact(memory.save("heron", metadata=metadata).id).metadata == metadata
 
 
-def test_a_change_of_nothing_changes_nothing(http: httpx.Client) -> None:
+def test_empty_update_changes_nothing(http: httpx.Client) -> None:
     fact = http.post("/v1/facts", json={"text": "the heron", "pinned": True}).json()
     for nothing in ({}, {"text": None}, {"text": "the heron"}):
         assert check(send(http, "PATCH", f"/v1/facts/{fact['id']}", nothing)).json() == fact
 
 
-def test_an_id_of_any_size_harms_nobody_else(http: httpx.Client, service: LocalService) -> None:
-    """Of a peer: one write with a session id of 16 kB, and every later write of all tenants failed."""
+def test_oversized_session_id_affects_no_other_user(http: httpx.Client, service: LocalService) -> None:
+    """Reported: after one write with a session id of 16 kB every later write of all tenants failed."""
     assert send(http, "POST", "/v1/write", {"session_id": "x" * 16_384, "turns": [said("heron")]}).status_code == 422
     for user in ("bob", "eve"):
         with service.client(user=user) as other:
@@ -230,8 +230,8 @@ def test_an_id_of_any_size_harms_nobody_else(http: httpx.Client, service: LocalS
 
 
 @pytest.mark.parametrize("limit", [0, 1, 1_000])
-def test_limits_are_kept(http: httpx.Client, limit: int) -> None:
-    """Field case 909."""
+def test_limits_of_results_are_checked_and_kept(http: httpx.Client, limit: int) -> None:
+    """Reported: an odd limit gave a 500, and zero results a 400 from the backend."""
     send(http, "POST", "/v1/facts", {"text": "heron"})
     assert len(send(http, "POST", "/v1/list", {"limit": limit}).json()["items"]) == min(limit, 1)
     assert len(send(http, "POST", "/v1/recall", {"query": "heron", "top_k": limit}).json()["facts"]) == min(limit, 1)
@@ -242,10 +242,10 @@ def test_limits_are_kept(http: httpx.Client, limit: int) -> None:
             assert field in answer.json()["error"]["message"]
 
 
-def test_a_password_of_any_characters_works_and_is_never_shown(
+def test_password_with_special_characters_works_and_is_never_shown(
     databases: Databases, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Field case 908."""
+    """Reported: a password with %40 broke the migrations."""
     password = "p@ss%w:r/d#?&"
     odd = Databases(databases.admin_url, role=f"odd_{secrets.token_hex(4)}", password=password)
     with ExitStack() as stack:

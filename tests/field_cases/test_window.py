@@ -1,4 +1,4 @@
-"""Field cases K3, the verbatim window: newest first, whole tool calls, within budget, whatever the turns hold."""
+"""Reports on the window: it holds the newest turns, keeps tool calls with their results, and respects the budget."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 
 
 def windows(memory: MemoryClient, budgets: range) -> list[list[Turn]]:
-    """The window at every budget."""
+    """Return the window for every budget."""
     return [
         memory.recall("", session_id="s1", include=["short_term"], token_budget=budget).window for budget in budgets
     ]
 
 
 @pytest.mark.parametrize("group", ["g1", None])
-def test_no_budget_splits_a_call_from_its_results(memory: MemoryClient, group: str | None) -> None:
-    """Field case 301, with groups that the framework names and with none."""
+def test_no_budget_separates_a_tool_call_from_its_results(memory: MemoryClient, group: str | None) -> None:
+    """Reported: the provider refused a trimmed history that held a tool result without its call."""
     call = {"role": "assistant", "kind": "tool_call", "group": group}
     result = {"role": "tool", "kind": "tool_result", "group": group}
     turns: list[dict[str, Any]] = [
@@ -56,8 +56,8 @@ def test_no_budget_splits_a_call_from_its_results(memory: MemoryClient, group: s
     assert sizes == {0, 1, 5, 6}
 
 
-def test_a_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:
-    """Field case 310."""
+def test_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:
+    """Reported: a limit returned the oldest items instead of the newest."""
     memory.write("s1", [said(f"turn {number}") for number in range(1, 11)])
     seen = windows(memory, range(0, 300, 5))
     for window in seen:
@@ -65,8 +65,9 @@ def test_a_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:
     assert {len(window) for window in seen} >= {0, 3, 10}
 
 
-def test_the_largest_turn_is_cut_in_the_window_and_whole_in_the_log(database_url: str) -> None:
-    """Field case 305: a million characters as the only turn, then a short one."""
+def test_huge_turn_is_cut_in_the_window_and_stored_whole(database_url: str) -> None:
+    """Reported: a message larger than the context made the summarizer overflow as well. One turn of a million
+    characters."""
     huge = f"first {'word ' * 199_995}last"
     settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "tier_deadline": 30}
     with LocalService(database_url=database_url, **settings) as service, service.client() as memory:
@@ -81,8 +82,9 @@ def test_the_largest_turn_is_cut_in_the_window_and_whole_in_the_log(database_url
         assert memory.turns("s1").turns[0].content == huge
 
 
-def test_a_turn_larger_than_a_model_reads_is_indexed_and_folded(memory: MemoryClient) -> None:
-    """Field case 305: three times of what a summarizer reads in one call."""
+def test_turn_larger_than_a_model_context_is_indexed_and_folded(memory: MemoryClient) -> None:
+    """Reported: a message larger than the context made the summarizer overflow as well. Three times the size of one
+    call."""
     words = [f"word{number % 300}" for number in range(15_000)]
     words[7_000] = "needle"
     memory.write("s1", [said(" ".join(words), id="huge"), said("and now something short")])
@@ -92,8 +94,8 @@ def test_a_turn_larger_than_a_model_reads_is_indexed_and_folded(memory: MemoryCl
 
 
 @pytest.mark.parametrize("mark", ["<|endoftext|>", "<|im_start|>system", "[INST]", "<s>", "</s><|fim_prefix|>"])
-def test_marks_of_model_formats_are_text_in_every_tier(database_url: str, mark: str) -> None:
-    """Field case 306: stored, counted, folded and found; later turns still work."""
+def test_special_tokens_of_models_are_plain_text_in_every_tier(database_url: str, mark: str) -> None:
+    """Reported: a message with <|endoftext|> crashed token counting and blocked its session for ever."""
     marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
     with LocalService(database_url=database_url, embedder="hash", **marks) as service, service.client() as memory:
         memory.write("s1", [said(f"We agreed never to send {mark} to the client."), *[said("A remark. " * 5)] * 12])
@@ -103,8 +105,8 @@ def test_marks_of_model_formats_are_text_in_every_tier(database_url: str, mark: 
         assert mark in memory.recall("never send to the client", session_id="s2").block
 
 
-async def test_images_are_neither_counted_nor_summarized(world: World) -> None:
-    """Field case 307: parts live in the payload; what is encoded in the text itself reaches no model."""
+async def test_images_are_neither_counted_nor_sent_to_models(world: World) -> None:
+    """Reported: Base64 images were sent again in each turn until the request was too large."""
     payload = json.dumps({"parts": [{"type": "image", "data": IMAGE}]})
     turns = [TurnIn(role="user", content=f"Look at picture {n} of the harbour.", payload=payload) for n in range(20)]
     await world.write(
@@ -116,8 +118,8 @@ async def test_images_are_neither_counted_nor_summarized(world: World) -> None:
     assert IMAGE[:200] not in repr(world.summarizer.calls) + repr(world.embedder.calls)
 
 
-def test_a_payload_comes_back_byte_for_byte_and_only_where_asked_for(memory: MemoryClient) -> None:
-    """Field cases 307, 312 and 911: calls and results survive for replay, as text that nothing revives."""
+def test_payload_is_returned_byte_for_byte_and_only_on_request(memory: MemoryClient) -> None:
+    """Reported: stored tool calls and results were lost, or revived as live objects."""
     payload = '{"lc":1,"type":"constructor","id":["a"],"kwargs":{},  "image":"' + IMAGE + '"}'
     memory.write("s1", [said("look", payload=payload)])
     assert memory.turns("s1", payload=True).turns[0].payload == payload
@@ -127,9 +129,11 @@ def test_a_payload_comes_back_byte_for_byte_and_only_where_asked_for(memory: Mem
     assert recalled.tokens.used < 100
 
 
-async def test_a_change_drops_neither_counts_nor_expiry(world: World) -> None:
-    """Field case 313: of a session that grows and gets another state, and of a fact that is changed again and again;
-    it expires all the same, when it should have from the beginning."""
+async def test_updates_keep_counts_and_expiry(world: World) -> None:
+    """Reported: updating a session dropped its expiry and its token count.
+
+    A session grows and changes its state, and a fact is updated five times; the fact expires at the original time.
+    """
     fact = await world.save("The gate code is 4711.", session_id="s1", expires_in_days=1)
     for number in range(5):
         request = WriteRequest(
@@ -147,8 +151,8 @@ async def test_a_change_drops_neither_counts_nor_expiry(world: World) -> None:
         await get_fact(world.service, world.caller, fact.id)
 
 
-def test_calls_and_results_are_there_for_the_next_process(database_url: str) -> None:
-    """Field case 312."""
+def test_tool_calls_and_results_are_there_after_a_restart(database_url: str) -> None:
+    """Reported: tool calls were not saved, so the agent ran them again."""
     turns: list[dict[str, Any]] = [
         {"role": "assistant", "kind": "tool_call", "content": "weather(Oslo)", "group": "g", "payload": '{"a": 1}'},
         {"role": "tool", "kind": "tool_result", "name": "weather", "content": "4", "group": "g", "payload": '{"b": 2}'},

@@ -1,4 +1,4 @@
-"""Field cases K2, forgetting and erasure: what goes is gone in every tier, what stays is whole."""
+"""Reports on forgetting: forgotten content is gone from every tier, and everything else stays complete."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def said(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
 
 
-def rest_on(world: World, fact: Memory, *places: tuple[str, int]) -> None:
-    """Let a fact rest on turns, each alone, as one that a model has drawn from them."""
+def support(world: World, fact: Memory, *places: tuple[str, int]) -> None:
+    """Make turns the sources of a fact, each sufficient alone, as if a model had extracted the fact from them."""
     of_fact = {"owner": ANA.owner, "fact": UUID(fact.id)}
     rows = [
         {**of_fact, "session": world.key(session), "from_seq": seq, "upto_seq": seq, "support": number}
@@ -46,8 +46,8 @@ def texts(world: World) -> list[str]:
     return [row.text for row in world.rows(facts)]
 
 
-async def test_what_was_forgotten_reaches_no_model_again(world: World) -> None:
-    """Field case 202: neither the summarizer nor the embedder is shown it once more."""
+async def test_forgotten_text_is_never_shown_to_a_model_again(world: World) -> None:
+    """Reported: forgotten text was kept and given to the extraction model again."""
     await world.write("s1", f"My {SECRET} is at home.", *["A remark about the weather. " * 3] * 8)
     await world.save(f"Keep the {SECRET} safe.", session_id="s1")
     await world.settle()
@@ -62,13 +62,13 @@ async def test_what_was_forgotten_reaches_no_model_again(world: World) -> None:
     assert SECRET not in repr(world.summarizer.calls) + repr(world.embedder.calls)
 
 
-async def test_a_fact_lives_as_long_as_one_of_its_sessions(world: World) -> None:
-    """Field case 206."""
+async def test_fact_is_deleted_with_its_last_session(world: World) -> None:
+    """Reported: a session was deleted, but the conclusions drawn from it remained."""
     await world.write("s1", "The vet is Dr Omar.")
     await world.write("s2", "Dr Omar, the vet, was here.")
     alone, both = await world.save("Omar treats the cat."), await world.save("Omar is a vet.")
-    rest_on(world, alone, ("s1", 1))
-    rest_on(world, both, ("s1", 1), ("s2", 1))
+    support(world, alone, ("s1", 1))
+    support(world, both, ("s1", 1), ("s2", 1))
     await world.forget(session_id="s1")
     assert texts(world) == ["Omar is a vet."]
     assert [row.session for row in world.rows(fact_sources)] == [world.key("s2")]
@@ -77,11 +77,11 @@ async def test_a_fact_lives_as_long_as_one_of_its_sessions(world: World) -> None
     assert texts(world) == []
 
 
-async def test_a_fact_lives_as_long_as_one_of_its_turns(world: World) -> None:
-    """Field case 215: each source supports it alone, and the sources are what is left of them."""
+async def test_fact_is_deleted_with_its_last_turn(world: World) -> None:
+    """Reported: it was unclear what happens to a fact made from two messages when one is deleted."""
     await world.write("s1", *(TurnIn(role="user", content=f"I moved to Oslo, part {n}.", id=f"t{n}") for n in (1, 2)))
     fact = await world.save("Lives in Oslo.")
-    rest_on(world, fact, ("s1", 1), ("s1", 2))
+    support(world, fact, ("s1", 1), ("s1", 2))
     await world.forget(fact_ids=["t1"])
     assert [row.from_seq for row in world.rows(fact_sources)] == [2]
     assert texts(world) == ["Lives in Oslo."]
@@ -89,12 +89,15 @@ async def test_a_fact_lives_as_long_as_one_of_its_turns(world: World) -> None:
     assert texts(world) == []
 
 
-async def test_a_fact_forgotten_with_its_sources_is_in_no_digest(world: World) -> None:
-    """Field case 210: every version goes that was made of its turns, and what is made anew lacks them."""
+async def test_fact_forgotten_with_its_sources_is_in_no_digest(world: World) -> None:
+    """Reported: a single forgotten fact stayed in the summaries.
+
+    Every digest version made from its turns is deleted, and the new digest does not contain them.
+    """
     await world.write("s1", f"My {SECRET} is at home.", *["A remark about the weather. " * 3] * 12)
     await world.settle()
     fact = await world.save("The passport is at home.")
-    rest_on(world, fact, ("s1", 1))
+    support(world, fact, ("s1", 1))
     assert SECRET in world.rows(digests)[-1].text
     await world.forget(fact_ids=[fact.id], sources=True)
     await world.settle()
@@ -103,8 +106,8 @@ async def test_a_fact_forgotten_with_its_sources_is_in_no_digest(world: World) -
     assert texts(world) == []
 
 
-def test_no_process_remembers_what_another_forgot(database_url: str) -> None:
-    """Field case 208: both have answered before, so whatever they keep in memory is warm."""
+def test_forget_takes_effect_in_other_processes_at_once(database_url: str) -> None:
+    """Reported: deleted facts were still returned until a restart. Both services answer from warm caches here."""
     with (
         LocalService(database_url=database_url, embedder="hash", tier_deadline=30) as one,
         LocalService(database_url=database_url, embedder="hash", tier_deadline=30) as two,
@@ -122,8 +125,9 @@ def test_no_process_remembers_what_another_forgot(database_url: str) -> None:
             assert (recalled.facts, recalled.window, recalled.block) == ([], [], "")
 
 
-def test_a_forget_that_fails_half_way_has_done_nothing(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case 213: no plain success, no half; the same call again is safe and does it all."""
+def test_failed_forget_deletes_nothing(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reported: forget reported success although a backend had failed half way. The same call succeeds when
+    repeated."""
     memory.write("s1", [said(SECRET, id="t1")])
     memory.save(f"Keep the {SECRET} safe.", session_id="s1")
     with monkeypatch.context() as fault:
@@ -141,8 +145,9 @@ def test_a_forget_that_fails_half_way_has_done_nothing(memory: MemoryClient, mon
     assert (receipt.complete, receipt.counts["turns"], receipt.counts["facts"]) == (True, 1, 1)
 
 
-def test_the_record_of_a_forget_holds_no_content(memory: MemoryClient, database_url: str) -> None:
-    """Field case 214: who, when, what kind, how much; kept in the transaction that erases."""
+def test_audit_row_of_a_forget_holds_no_content(memory: MemoryClient, database_url: str) -> None:
+    """Reported: the audit of deletions held the personal data itself. It says who, when, which selector and how
+    many."""
     memory.write("s-secret", [said(SECRET, id="t1")])
     memory.forget(session_id="s-secret", dry_run=True)
     receipt = memory.forget(session_id="s-secret")
@@ -154,8 +159,9 @@ def test_the_record_of_a_forget_holds_no_content(memory: MemoryClient, database_
     assert SECRET not in repr(row)
 
 
-def test_a_forgotten_user_is_named_nowhere_and_may_come_back(service: LocalService, database_url: str) -> None:
-    """Field case 201: not even in the row that keeps late writers and running work away."""
+def test_forgotten_user_is_named_in_no_table_and_can_start_again(service: LocalService, database_url: str) -> None:
+    """Reported: forgetting one user wiped every user. Here, the row that blocks late writers does not name the user
+    either."""
     with service.client(user="Quetzalina", agent="support") as client:
         client.write("s1", [said("hello", id="t1")])
         client.save("likes tea")
@@ -172,8 +178,8 @@ def test_a_forgotten_user_is_named_nowhere_and_may_come_back(service: LocalServi
         assert [item.text for item in client.list().items] == ["hello again"]
 
 
-def test_a_forget_after_a_restart_leaves_no_byte(tmp_path: Path) -> None:
-    """T14: what an earlier process wrote is erased as well."""
+def test_forget_after_a_restart_erases_bytes_of_the_earlier_process(tmp_path: Path) -> None:
+    """Reported: a forget erased only what the running process had written."""
     with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
         memory.write("s1", [said(f"My {SECRET} is at home.", name="Quetzalina")])
         memory.save(f"Keep the {SECRET} safe.")
@@ -185,9 +191,11 @@ def test_a_forget_after_a_restart_leaves_no_byte(tmp_path: Path) -> None:
     assert b"quetzalina" not in written
 
 
-def test_late_writers_among_forgets_bring_nothing_back(service: LocalService) -> None:
-    """A turn that was acknowledged, then forgotten, does not come back by a retry, however the calls were interleaved;
-    and nobody fails because somebody else wrote, saved or forgot at the same time."""
+def test_retried_writes_during_forgets_bring_nothing_back(service: LocalService) -> None:
+    """An acknowledged and then forgotten turn is not stored again by a retry, whatever the order of the calls.
+
+    No call fails because of concurrent writes, saves or forgets.
+    """
 
     def write(writer: int) -> list[dict[str, Any]]:
         with service.client(user="ana", agent="support", timeout=60.0) as client:

@@ -1,6 +1,6 @@
-"""Field cases K6, contradiction: of statements that exclude each other the one said last holds, and nothing is doubled.
+"""Reports on contradictions: of two statements that exclude each other, the later one is current.
 
-The model's part is scripted: the facts stand in the turns after an arrow, the verdicts in the test.
+The model is scripted: each turn states its fact after an arrow, and the test sets the verdicts.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ pytestmark = pytest.mark.anyio
 DAY = 86_400 * SECOND
 
 CONTRADICTIONS = [
-    pytest.param("Ana lives in Lisbon.", "Ana moved to Oslo.", id="602 home"),
-    pytest.param("Noor is on the project Falcon.", "Noor was moved to the project Heron.", id="606 project"),
-    pytest.param("The team deploys with Jenkins.", "The team deploys with Argo now.", id="606 tool"),
-    pytest.param("Ana's manager is Boris.", "Ana's manager is Carla.", id="606 manager"),
-    pytest.param("The price is 12 EUR.", "The price is 14 EUR.", id="606 price"),
-    pytest.param("The version is 2.1.", "The version is now 2.2.", id="606 version"),
-    pytest.param("Ana's phone is 555-1234.", "Ana's phone is 555-9876.", id="606 phone"),
+    pytest.param("Ana lives in Lisbon.", "Ana moved to Oslo.", id="home"),
+    pytest.param("Noor is on the project Falcon.", "Noor was moved to the project Heron.", id="project"),
+    pytest.param("The team deploys with Jenkins.", "The team deploys with Argo now.", id="tool"),
+    pytest.param("Ana's manager is Boris.", "Ana's manager is Carla.", id="manager"),
+    pytest.param("The price is 12 EUR.", "The price is 14 EUR.", id="price"),
+    pytest.param("The version is 2.1.", "The version is now 2.2.", id="version"),
+    pytest.param("Ana's phone is 555-1234.", "Ana's phone is 555-9876.", id="phone"),
     pytest.param("Ana eats meat.", "Ana does not eat meat any more.", id="a habit that ended"),
 ]
 
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
-    """A world whose sessions are large, so that only an end draws facts."""
+    """A world with large sessions, so that facts are extracted only at the end of a session."""
     return make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0)
 
 
 def said(fact: str, day: float = 0, **fields: Any) -> TurnIn:
-    """A turn that states a fact, so many days after the clock began."""
+    """Return a turn that states a fact, the given number of days after the start of the clock."""
     at = from_micros(START + int(day * DAY))
     return TurnIn.model_validate({"role": "user", "content": f"{fact} -> {fact}", "created_at": at, **fields})
 
@@ -53,8 +53,11 @@ async def tell(world: World, session: str, *turns: TurnIn) -> None:
 
 
 @pytest.mark.parametrize(("old", "new"), CONTRADICTIONS)
-async def test_what_was_said_last_holds(world: World, old: str, new: str) -> None:
-    """Field cases 602, 606: the new value alone is recalled; history has until when the old one held."""
+async def test_later_statement_replaces_the_earlier_one(world: World, old: str, new: str) -> None:
+    """Reported: the old and the new value were both returned, or only some kinds of change were noticed.
+
+    The recall returns the new value alone; the history says until when the old one was valid.
+    """
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts[new, old] = "excludes"
     await tell(world, "s1", said(old, 0))
@@ -70,7 +73,7 @@ async def test_what_was_said_last_holds(world: World, old: str, new: str) -> Non
 
 
 @pytest.mark.parametrize(("old", "new"), CONTRADICTIONS)
-async def test_older_talk_that_comes_later_does_not_overwrite(world: World, old: str, new: str) -> None:
+async def test_older_turn_written_later_does_not_replace_a_newer_one(world: World, old: str, new: str) -> None:
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts[old, new] = "excludes"
     await tell(world, "s1", said(new, 30))
@@ -81,14 +84,14 @@ async def test_older_talk_that_comes_later_does_not_overwrite(world: World, old:
     assert [fact.text for fact in (await world.recall(f"{old} {new}")).facts] == [new]
 
 
-async def test_within_one_batch_the_last_word_counts(world: World) -> None:
+async def test_last_statement_of_a_batch_wins(world: World) -> None:
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     await tell(world, "s1", said("Ana lives in Lisbon."), said("Ana moved to Oslo."))
     assert world.facts() == ["Ana moved to Oslo."]
 
 
-async def test_a_date_in_the_future_does_not_win(world: World) -> None:
-    """Its turn counts as said when it came: what is said after it holds."""
+async def test_statement_dated_in_the_future_does_not_win(world: World) -> None:
+    """A future date counts as the time of arrival, so later statements replace it."""
     world.extractor.verdicts["Ana lives in Lisbon.", "Ana lives in Oslo."] = "excludes"
     await tell(world, "s1", said("Ana lives in Oslo.", day=300))
     world.clock.advance(86_400)
@@ -96,7 +99,7 @@ async def test_a_date_in_the_future_does_not_win(world: World) -> None:
     assert world.facts() == ["Ana lives in Lisbon."]
 
 
-async def test_there_and_back_again(world: World) -> None:
+async def test_value_that_changes_back_is_current_again(world: World) -> None:
     world.clock.advance(40 * 86_400)
     for old, new in (("Lisbon", "Oslo"), ("Oslo", "Lisbon")):
         world.extractor.verdicts[f"Ana lives in {new}.", f"Ana lives in {old}."] = "excludes"
@@ -107,8 +110,9 @@ async def test_there_and_back_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("days", [(3, 5), (5, 3)])
-async def test_what_is_told_twice_is_dated_by_its_sources(world: World, days: tuple[int, int]) -> None:
-    """Field case 406: it holds from the first time on and is as recent as the last, whenever it is merged."""
+async def test_repeated_statement_is_dated_by_its_sources(world: World, days: tuple[int, int]) -> None:
+    """Reported: merging duplicates lost their dates. The fact is valid from the first statement and as recent as the
+    last."""
     world.clock.advance(40 * 86_400)
     for day in days:
         await tell(world, f"s{day}", said("The heron nests in the harbour.", day))
@@ -117,8 +121,9 @@ async def test_what_is_told_twice_is_dated_by_its_sources(world: World, days: tu
     assert [source.session_id for source in fact.sources] == ["s3", "s5"]
 
 
-async def test_the_same_statement_is_one_fact_with_its_sources(world: World) -> None:
-    """Field cases 602, 604, 611: five sessions, spelled in several ways, and paraphrased."""
+async def test_repeated_statement_is_one_fact_with_all_sources(world: World) -> None:
+    """Reported: the same statement was stored several times, or deleted when repeated. Five spellings and
+    paraphrases."""
     world.extractor.verdicts["Ana's home is Oslo.", "Ana lives in Oslo."] = "same"
     texts = [
         "Ana lives in Oslo.",
@@ -135,8 +140,8 @@ async def test_the_same_statement_is_one_fact_with_its_sources(world: World) -> 
     assert len(fact.sources) == 5
 
 
-async def test_thirty_rounds_of_recall_answer_and_write_leave_one_fact(world: World) -> None:
-    """Field case 601: neither the recalled block nor the assistant's echo counts as one more source."""
+async def test_recalled_text_and_its_echo_add_no_source(world: World) -> None:
+    """Reported: recalled text was stored again, 31 copies of it. Thirty rounds of recall, answer and write."""
     await tell(world, "s0", said("Ana lives in Oslo."))
     for number in range(30):
         recalled = await world.recall("Where does Ana live, in Oslo?", session=f"r{number}")
@@ -147,8 +152,8 @@ async def test_thirty_rounds_of_recall_answer_and_write_leave_one_fact(world: Wo
     assert len(world.rows(fact_sources)) == 1
 
 
-async def test_what_an_assistant_says_displaces_nothing_of_the_users(world: World) -> None:
-    """Field case 702: it is stored as the assistant's, if at all."""
+async def test_statement_of_the_assistant_replaces_no_fact_of_the_user(world: World) -> None:
+    """Reported: a suggestion of the assistant became a preference of the user."""
     world.extractor.verdicts["Ana is vegan.", "Ana eats meat."] = "excludes"
     await tell(world, "s1", said("Ana eats meat."))
     await tell(world, "s2", said("Ana is vegan.", role="assistant"))
@@ -158,15 +163,15 @@ async def test_what_an_assistant_says_displaces_nothing_of_the_users(world: Worl
     assert {row.origin for row in world.rows(facts, text="Ana is vegan.")} == {"assistant"}
 
 
-async def test_a_person_confirms_what_an_assistant_said(world: World) -> None:
+async def test_user_confirms_a_statement_of_the_assistant(world: World) -> None:
     await tell(world, "s1", said("Ana is vegan.", role="assistant"))
     await tell(world, "s2", said("Ana is vegan."))
     [current] = [row for row in world.rows(facts) if row.valid_to is None]
     assert (current.origin, current.trust) == ("user", 1.0)
 
 
-async def test_correcting_by_id_leaves_one_active_item(world: World) -> None:
-    """Field case 608."""
+async def test_correction_by_id_leaves_one_current_fact(world: World) -> None:
+    """Reported: correcting by text added a second fact, while correcting by id replaced it."""
     await tell(world, "s1", said("Ana lives in Lisbon."))
     [fact] = (await world.recall("Ana Lisbon")).facts
     world.clock.advance(60)
@@ -176,7 +181,7 @@ async def test_correcting_by_id_leaves_one_active_item(world: World) -> None:
     assert (await fact_history(world.service, world.caller, corrected.id)).versions[0].superseded_by == corrected.id
 
 
-async def test_a_restored_fact_outlives_a_rebuild(world: World) -> None:
+async def test_restored_fact_survives_a_rebuild(world: World) -> None:
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     await tell(world, "s1", said("Ana lives in Lisbon.", 0))
@@ -187,7 +192,7 @@ async def test_a_restored_fact_outlives_a_rebuild(world: World) -> None:
     assert (world.facts(), world.facts(current=False)) == (["Ana lives in Lisbon."], ["Ana moved to Oslo."])
 
 
-async def test_a_rebuild_draws_the_same_facts_again(world: World) -> None:
+async def test_rebuild_extracts_the_same_facts_again(world: World) -> None:
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     await tell(world, "s1", said("Ana lives in Lisbon.", 0), said("Ana likes tea.", 1))
@@ -199,7 +204,7 @@ async def test_a_rebuild_draws_the_same_facts_again(world: World) -> None:
     assert (await world.status("s1")).extracted_upto == 2
 
 
-async def test_a_deleted_fact_does_not_come_back(world: World) -> None:
+async def test_rebuild_does_not_bring_a_deleted_fact_back(world: World) -> None:
     await tell(world, "s1", said("Ana lives in Oslo."), TurnIn(role="user", content="Tea. -> Ana drinks tea."))
     [fact] = world.rows(facts, text="Ana lives in Oslo.")
     await delete_fact(world.service, world.caller, fact.fact.hex, sources=False, in_session=None)
@@ -209,8 +214,8 @@ async def test_a_deleted_fact_does_not_come_back(world: World) -> None:
     assert world.facts() == ["Ana drinks tea.", "Ana lives in Oslo."]
 
 
-async def test_where_a_version_is_forgotten_the_other_holds_again(world: World) -> None:
-    """Field case 206: facts go with their own turns only."""
+async def test_forgetting_a_version_makes_the_earlier_one_current(world: World) -> None:
+    """Reported: a session was deleted, but the conclusions drawn from it remained."""
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     await tell(world, "s1", said("Ana lives in Lisbon.", 0))
@@ -221,8 +226,10 @@ async def test_where_a_version_is_forgotten_the_other_holds_again(world: World) 
 
 
 @pytest.mark.parametrize("since", [None, from_micros(START - DAY)])
-async def test_who_takes_a_session_back_takes_only_what_it_alone_supports(world: World, since: datetime | None) -> None:
-    """Field cases 206 and 1208: by source as by session, with or without a date; and what it alone says goes."""
+async def test_forgetting_a_session_as_a_source_keeps_facts_with_other_support(
+    world: World, since: datetime | None
+) -> None:
+    """Reported: a bad memory could not be rolled back. Selected by source, with and without a date."""
     await tell(world, "s1", said("Ana lives in Oslo."), said("Ana likes tea."))
     await tell(world, "s2", said("Ana lives in Oslo."))
     await world.save("The boat is blue.", session_id="s1")
@@ -233,8 +240,8 @@ async def test_who_takes_a_session_back_takes_only_what_it_alone_supports(world:
     assert [row.session for row in world.rows(fact_sources)] == [world.key("s2")]
 
 
-async def test_thirty_facts_of_one_project_stay_thirty(world: World) -> None:
-    """Field case 407: nothing is merged into a giant, and each is recallable."""
+async def test_similar_facts_of_one_project_stay_separate(world: World) -> None:
+    """Reported: compaction merged similar memories into one giant memory."""
     texts = [f"The harbour project has pier {number} painted by crew {number}." for number in range(30)]
     await tell(world, "s1", *map(said, texts))
     for _ in range(2):
@@ -242,8 +249,8 @@ async def test_thirty_facts_of_one_project_stay_thirty(world: World) -> None:
     assert world.facts() == sorted(texts)
 
 
-async def test_an_earlier_moment_is_answered_by_what_held_then(world: World) -> None:
-    """Field case 806: until the last microsecond before the new value, and of nothing that was said later."""
+async def test_recall_as_of_an_earlier_moment_returns_what_was_valid_then(world: World) -> None:
+    """Reported: "yesterday" included today, and as of yesterday excluded yesterday."""
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     await tell(world, "s1", said("Ana lives in Lisbon.", 1))
@@ -260,8 +267,9 @@ async def test_an_earlier_moment_is_answered_by_what_held_then(world: World) -> 
     assert await at(START + 31 * DAY) == {"Ana moved to Oslo.", "Ana likes tea."}
 
 
-async def test_an_episode_hides_behind_its_facts(world: World) -> None:
-    """Cited by a fact of the answer, or all of its facts are history: left out. If one still holds, it stays."""
+async def test_turn_is_left_out_when_its_facts_answer_the_recall(world: World) -> None:
+    """A turn is left out if a returned fact cites it or if all its facts are history. It stays if one is still
+    current."""
     world.clock.advance(40 * 86_400)
     world.extractor.verdicts["Ana moved to Oslo.", "Ana lives in Lisbon."] = "excludes"
     both = TurnIn(

@@ -1,6 +1,6 @@
-"""Field cases K7, extraction: a fact is about whom it was said of, and nothing is kept that nobody stated.
+"""Reports on extraction: a fact is about the person who stated it, and only stated facts are kept.
 
-What a model proposes is scripted; what is made of it is ours.
+The proposals of the model are scripted; the tests check what the service accepts of them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,22 @@ def accepted(text: str, said: list[Source], *seqs: int, by: str = "user") -> lis
     return accept([candidate], said, None)[0]
 
 
-def test_an_assistants_suggestion_is_never_the_users() -> None:
-    """Field case 702: even where a model puts it down to the user's "maybe"."""
+def test_suggestion_of_the_assistant_never_becomes_a_fact_of_the_user() -> None:
+    """Reported: a suggestion of the assistant became a preference of the user. Here the model even cites the user's
+    "maybe"."""
     said = turns(("assistant", "You could go vegan."), ("user", "Hm, maybe."))
     assert [fact.origin for fact in accepted("User is vegan.", said, 1)] == ["assistant"]
     assert [fact.origin for fact in accepted("User is vegan.", said, 2)] == ["assistant"]
     assert [fact.origin for fact in accepted("User is vegan.", said, 1, 2)] == ["assistant"]
 
 
-def test_an_answer_rests_on_its_question_too() -> None:
+def test_answer_cites_its_question_as_well() -> None:
     said = turns(("assistant", "You have two cats named Tom and Kit."), ("user", "Yes, that is so."))
     [fact] = accepted("User has two cats named Tom and Kit.", said, 2)
     assert (fact.seqs, fact.origin) == ((1, 2), "assistant")
 
 
-def test_what_the_user_states_is_the_users() -> None:
+def test_statement_of_the_user_is_a_fact_of_the_user() -> None:
     said = turns(("assistant", "Do you eat meat?"), ("user", "I do not eat meat, only fish."))
     assert [fact.origin for fact in accepted("User eats fish, no meat.", said, 2)] == ["user"]
     assert [fact.origin for fact in accepted("User eats fish, no meat.", said, 2, by="assistant")] == ["assistant"]
@@ -56,18 +57,18 @@ def test_what_the_user_states_is_the_users() -> None:
         ("Should I buy a boat?", "User bought a boat."),
     ],
 )
-def test_questions_orders_and_conditions_state_nothing(said: str, fact: str) -> None:
-    """Field case 709."""
+def test_questions_requests_and_conditions_give_no_facts(said: str, fact: str) -> None:
+    """Reported: requests, jokes and questions were kept as facts."""
     assert accepted(fact, turns(("user", said)), 1) == []
 
 
-def test_what_is_stated_beside_a_question_is_kept() -> None:
+def test_statement_beside_a_question_is_kept() -> None:
     said = turns(("user", "My daughter Sara loves painting. Where can I find a class for kids?"))
     assert accepted("User has a daughter named Sara who loves painting.", said, 1)
 
 
-def test_the_prompts_own_examples_are_no_facts() -> None:
-    """Field case 704: fifty turns of small talk, and a weak model that repeats what it was shown."""
+def test_examples_of_the_prompt_give_no_facts() -> None:
+    """Reported: sentences of the prompt or of its examples were stored. A weak model repeats them among small talk."""
     talk: list[tuple[Role, str]] = [("user", f"Hello there, what a nice day it is, {number}.") for number in range(50)]
     said = turns(*talk)
     examples = [line for line in mem0_prompts().ADDITIVE_EXTRACTION_PROMPT.splitlines() if '"text": "' in line]
@@ -79,26 +80,26 @@ def test_the_prompts_own_examples_are_no_facts() -> None:
     assert accept(candidates, said, None) == ([], len(candidates))
 
 
-def test_a_flood_of_facts_is_cut() -> None:
-    """Each is compared with all the others: 600 held a thread and a connection for nine seconds."""
+def test_too_many_facts_of_one_batch_are_cut() -> None:
+    """Each fact is compared with all the others: 600 facts held a thread and a connection for nine seconds."""
     said = turns(("user", "I like tea."))
     found, dropped = accept([Candidate(f"Likes tea {number}", (1,), "user") for number in range(600)], said, None)
     assert (len(found), dropped) == (100, 500)
 
 
 @pytest.mark.parametrize("seqs", [(), (9,), (0,), (-1,)])
-def test_a_fact_without_a_turn_that_was_sent_is_dropped(seqs: tuple[int, ...]) -> None:
+def test_fact_citing_no_turn_of_the_batch_is_dropped(seqs: tuple[int, ...]) -> None:
     assert accepted("User likes tea.", turns(("user", "I like tea.")), *seqs) == []
 
 
 @pytest.mark.parametrize("text", ["", " ", "...", "-", "tea " * 400])
-def test_a_fact_is_one_statement(text: str) -> None:
-    """Field cases 407, 904."""
+def test_fact_that_is_empty_or_too_long_is_dropped(text: str) -> None:
+    """Reported: one empty fact broke the whole background job, and compaction built one giant memory."""
     assert accepted(text, turns(("user", "I like tea.")), 1) == []
 
 
-def test_a_broken_character_costs_no_other_fact() -> None:
-    """Field case 902."""
+def test_invalid_character_loses_no_other_fact() -> None:
+    """Reported: one lone surrogate lost the whole batch of facts."""
     said = turns(("user", "I like tea."), ("user", "I like jazz."))
     found, dropped = accept(
         [Candidate("Likes tea \ud83d", (1,), "user"), Candidate("Likes jazz", (2,), "user")], said, None
@@ -106,14 +107,14 @@ def test_a_broken_character_costs_no_other_fact() -> None:
     assert ([fact.text for fact in found], dropped) == (["Likes tea �", "Likes jazz"], 0)
 
 
-def test_a_fact_keeps_the_language_of_its_turn() -> None:
-    """Field case 707: one in another language shares no words with it."""
+def test_fact_in_another_language_than_its_turn_is_dropped() -> None:
+    """Reported: facts were translated to English. A translated fact shares no words with its turn."""
     said = turns(("user", "Meine Schwester wohnt in Köln und spielt Geige."))
     assert accepted("Die Schwester wohnt in Köln und spielt Geige.", said, 1)
     assert accepted("The sister plays the violin.", said, 1) == []
 
 
-def test_facts_come_in_the_order_in_which_they_were_said() -> None:
+def test_facts_are_in_the_order_of_their_turns() -> None:
     said = turns(("user", "I live in Lisbon."), ("user", "I moved to Oslo."))
     candidates = [Candidate("User moved to Oslo.", (2,), "user"), Candidate("User lives in Lisbon.", (1,), "user")]
     assert [fact.seqs for fact in accept(candidates, said, None)[0]] == [(1,), (2,)]
@@ -139,7 +140,7 @@ def test_facts_come_in_the_order_in_which_they_were_said() -> None:
         ("meets Tom every Friday", "meets Tom every Friday"),
     ],
 )
-def test_relative_dates_are_counted_from_the_day_of_the_turn(text: str, grounded: str) -> None:
-    """Field case 801."""
+def test_relative_dates_are_resolved_from_the_day_of_the_turn(text: str, grounded: str) -> None:
+    """Reported: "last week" was resolved against the day of the import."""
     [fact] = accepted(text, turns(("user", text)), 1)
     assert fact.text == grounded

@@ -1,4 +1,4 @@
-"""Field cases K5, concurrency and order: nobody's write is lost, doubled or in the way of another's."""
+"""Reports on concurrency and order: no write is lost, stored twice, or blocked by another writer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,11 @@ def said(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
 
 
-def test_two_holders_of_a_session_notice_each_other(memory: MemoryClient) -> None:
-    """Field case 501: a stale one is refused and stores nothing, fresh ones alternate in order; it is a number that
-    tells them, so one writer's turns of the same microsecond are never stale."""
+def test_stale_writer_is_refused(memory: MemoryClient) -> None:
+    """Reported: writers were either refused as stale by mistake or interleaved silently.
+
+    The check compares revision numbers, so turns of the same microsecond are never stale.
+    """
     at = datetime(2026, 1, 1, tzinfo=UTC)
     memory.write("s1", [said("first", created_at=at)], expected_revision=0)
     with pytest.raises(RevisionConflict) as refusal:
@@ -42,8 +44,9 @@ def test_two_holders_of_a_session_notice_each_other(memory: MemoryClient) -> Non
     assert contents == ["first", *(f"fresh {number}" for number in range(10))]
 
 
-def test_losers_of_a_race_learn_where_it_stands(memory: MemoryClient, caplog: pytest.LogCaptureFixture) -> None:
-    """Field case 504: one of a hundred wins, the others get 409 with the current revision, and nobody logs an error."""
+def test_losers_of_a_race_get_the_current_revision(memory: MemoryClient, caplog: pytest.LogCaptureFixture) -> None:
+    """Reported: expected conflicts were logged as errors with traces. One of a hundred writes wins, the others get
+    409."""
 
     def write(number: int) -> int:
         try:
@@ -58,8 +61,8 @@ def test_losers_of_a_race_learn_where_it_stands(memory: MemoryClient, caplog: py
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-def test_one_of_many_changes_of_a_fact_is_the_current_one(memory: MemoryClient) -> None:
-    """Of changes made side by side each names what it replaces, so no two versions hold at once."""
+def test_one_of_many_concurrent_updates_of_a_fact_wins(memory: MemoryClient) -> None:
+    """Each update names the version it replaces, so two versions are never current at the same time."""
     fact = memory.save("the heron is grey")
 
     def change(number: int) -> int:
@@ -76,10 +79,10 @@ def test_one_of_many_changes_of_a_fact_is_the_current_one(memory: MemoryClient) 
     assert [item.id for item in memory.list().items] == [versions[1].id]
 
 
-def test_a_write_that_fails_in_the_middle_leaves_no_lock_and_no_half(
+def test_failed_write_leaves_no_lock_and_no_partial_data(
     service: LocalService, memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Field case 506, for a refusal and for a bug: another connection's next write works at once."""
+    """Reported: one bad item left the store locked for all. A refused write and an internal error behave the same."""
     memory.write("s1", [said("one", id="1")])
     with pytest.raises(Conflict):
         memory.write("s1", [said("new", id="2"), said("other", id="1")])
@@ -90,14 +93,14 @@ def test_a_write_that_fails_in_the_middle_leaves_no_lock_and_no_half(
 
         fault.setattr("threefold_server.storage.sessions.advance", fail)
         with pytest.raises(InternalError):
-            memory.write("s1", [said("new", id="2")], expected_revision=1)  # of Postgres, too, in several statements
+            memory.write("s1", [said("new", id="2")], expected_revision=1)  # several statements on Postgres as well
     with service.client(user="ana", agent="support") as other:
         assert other.write("s1", [said("two", id="3")]).last_seq == 2
     assert [turn.id for turn in memory.turns("s1").turns] == ["1", "3"]
 
 
-async def test_a_statement_that_fails_spoils_nothing_for_the_next(world: World) -> None:
-    """T of a peer: after one bad write, all later ones of all tenants failed, as the transaction was never undone."""
+async def test_failed_statement_leaves_the_next_one_unaffected(world: World) -> None:
+    """Reported: after one bad write all later ones failed, because the transaction was never rolled back."""
     database, owner = world.service.database, world.caller.owner
 
     def fail(connection: Connection) -> None:
@@ -113,8 +116,8 @@ async def test_a_statement_that_fails_spoils_nothing_for_the_next(world: World) 
     assert len(world.rows(turns)) == 20
 
 
-def test_many_first_starts_on_one_empty_directory(tmp_path: Path) -> None:
-    """Field case 507: four services at once, five first calls each."""
+def test_concurrent_first_starts_on_an_empty_directory(tmp_path: Path) -> None:
+    """Reported: the first requests after a deployment failed with "table does not exist" or "locked"."""
 
     def start(number: int) -> None:
         with LocalService(tmp_path / "store", embedder="hash") as service, service.client() as memory:
@@ -127,9 +130,12 @@ def test_many_first_starts_on_one_empty_directory(tmp_path: Path) -> None:
         check_turns(memory, {"s1": [f"{number}.{turn}" for number in range(4) for turn in range(5)]})
 
 
-def test_everything_at_once(database_url: str) -> None:
-    """Writes, recalls, saves, changes, forgets and folds of one owner in two services on one database: nobody fails for
-    another's sake (field case 1116: no lock is reported), and the tiers agree in the end."""
+def test_concurrent_calls_of_every_kind_end_in_a_consistent_store(database_url: str) -> None:
+    """Reported: the SQLite history was locked when several sessions ran in parallel.
+
+    Two services on one database write, recall, save, update, forget and fold for one owner. No call fails because of
+    another, and the tiers agree at the end.
+    """
     marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
     settings: dict[str, Any] = {"embedder": "hash", "tier_deadline": 30, **marks}
 

@@ -1,4 +1,4 @@
-"""Field cases K4, digest and compaction: what it says is what was said, and it says what it covers."""
+"""Reports on digests: a digest says what was said, and which turns it covers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ def said(content: str, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, **more}
 
 
-def test_a_figure_that_left_the_window_is_found_exactly(database_url: str) -> None:
-    """Field case 401: the digest states its range, and the figure comes back with the turn that it stands in."""
+def test_figure_that_left_the_window_is_recalled_exactly(database_url: str) -> None:
+    """Reported: after compaction the agent invented the numbers.
+
+    The digest states its range, and the recall returns the figure with its source turn.
+    """
     names = "alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima".split()
     with LocalService(database_url=database_url, embedder="hash", **MARKS) as service, service.client() as memory:
         for number, name in enumerate(names):
@@ -41,8 +44,11 @@ def test_a_figure_that_left_the_window_is_found_exactly(database_url: str) -> No
         assert f"turns 1 to {everything.digest.upto_seq} " in everything.block
 
 
-def test_a_rule_survives_every_rolling_digest_word_for_word(database_url: str) -> None:
-    """Field case 403: each version names its parent and what it covers, and an old one stays as it was."""
+def test_rule_stays_verbatim_in_every_digest_version(database_url: str) -> None:
+    """Reported: an early rule was gone after several compactions.
+
+    Each version names its parent and its range, and older versions do not change.
+    """
     rule = "Never email the client."
     seen: list[Digest] = []
     with LocalService(database_url=database_url, embedder="hash", **MARKS) as service, service.client() as memory:
@@ -62,8 +68,9 @@ def test_a_rule_survives_every_rolling_digest_word_for_word(database_url: str) -
     assert covered == sorted(set(covered))
 
 
-def test_a_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, database_url: str) -> None:
-    """Field case 403, with a model: what the digest quotes is what was said, and it names model and instructions."""
+def test_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, database_url: str) -> None:
+    """Reported: an early rule was gone after several compactions. The digest quotes the rule and names model and
+    prompt."""
     openai_server.otherwise = chat_reply("They talked about the weather [4].")
     model: dict[str, Any] = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url}
     with (
@@ -82,8 +89,8 @@ def test_a_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, data
     assert '[2] Ana: "Never email the client."' in block
 
 
-async def test_consolidation_merges_no_two_facts_into_one(world: World) -> None:
-    """Field case 407: thirty similar facts are thirty, however often the work is done again."""
+async def test_consolidation_merges_no_separate_facts(world: World) -> None:
+    """Reported: compaction merged similar memories into one giant memory."""
     said = [f"The project Falcon has a milestone {number} in room {number * 7}." for number in range(30)]
     for text in said:
         await world.save(text)

@@ -1,4 +1,4 @@
-"""Field cases K8, time: moments are exact, in the zone they were said in, and found by their date."""
+"""Reports on time: times are exact, keep the time zone of the writer, and are found by their date."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def said(content: str, at: datetime, **more: Any) -> dict[str, Any]:
     return {"role": "user", "content": content, "created_at": at, **more}
 
 
-def test_a_day_is_the_writers_own(memory: MemoryClient) -> None:
-    """Field case 802: half past midnight at +08:00 is still yesterday in UTC."""
+def test_date_is_read_in_the_time_zone_of_the_writer(memory: MemoryClient) -> None:
+    """Reported: dates were off by the UTC offset, near midnight by a day."""
     at = datetime(2024, 7, 13, 0, 30, tzinfo=timezone(timedelta(hours=8)))
     memory.write("s1", [said("I started today.", at)])
     [episode] = memory.recall("when did I start, on 13 July?", session_id="s2").facts
@@ -25,8 +25,8 @@ def test_a_day_is_the_writers_own(memory: MemoryClient) -> None:
     assert episode.score_parts.coverage == 1.0
 
 
-def test_the_night_when_clocks_change_is_in_order(memory: MemoryClient) -> None:
-    """Field case 802: the hour that comes twice is told apart."""
+def test_turns_at_the_end_of_summer_time_are_in_order(memory: MemoryClient) -> None:
+    """Reported: dates were off by the UTC offset. The repeated hour is told apart by its offset."""
     zone = ZoneInfo("Europe/Berlin")
     night = [datetime(2024, 10, 27, 2, 30, tzinfo=zone, fold=fold) for fold in (0, 1)]
     memory.write("s1", [said("the second half past two", night[1], id="b")])
@@ -36,8 +36,8 @@ def test_the_night_when_clocks_change_is_in_order(memory: MemoryClient) -> None:
     assert offsets == [timedelta(hours=2), timedelta(hours=1)]
 
 
-def test_a_question_for_a_date_finds_that_day_first(memory: MemoryClient) -> None:
-    """Field case 805: not the day before, not the day after, and no date where none is meant."""
+def test_query_with_a_date_ranks_that_day_first(memory: MemoryClient) -> None:
+    """Reported: "13 July 2024" matched all of July, and short words were parsed as weekdays."""
     for day in (12, 13, 14):
         memory.write(f"s{day}", [said("The crew met in the harbour.", datetime(2024, 7, day, 12, tzinfo=UTC))])
     found = memory.recall("What happened on 13 July 2024?", session_id="s9").facts
@@ -45,8 +45,10 @@ def test_a_question_for_a_date_finds_that_day_first(memory: MemoryClient) -> Non
     assert memory.recall("what do we know about me?", session_id="s9", min_score=0.3).facts == []
 
 
-def test_moments_do_not_depend_on_where_the_service_runs(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case 807: equal to the microsecond, with a zone, whatever the zone of the process is."""
+def test_times_do_not_depend_on_the_time_zone_of_the_service(
+    memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reported: naive and aware timestamps crashed or were shifted. Times are exact to the microsecond."""
     at = datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=ZoneInfo("Asia/Kolkata"))
     with monkeypatch.context() as process:
         process.setenv("TZ", "Asia/Kolkata")
