@@ -84,7 +84,7 @@ class ChatModel:
 
     def _answer(self, choice: _Choice) -> str:
         if choice.message.refusal or choice.finish_reason == "content_filter":
-            raise ModelRefused(f"{self.name} refused: {choice.message.refusal or 'content filter'}")
+            raise ModelRefused(f"{self.name} refused to answer")  # its own words may quote the question
         if choice.finish_reason == "length":
             raise ModelError(f"{self.name} was cut off by its length limit")
         answer = unwrap(choice.message.content or "")

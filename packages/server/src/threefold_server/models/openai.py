@@ -7,6 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from http.client import responses
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,16 @@ if TYPE_CHECKING:
 BASE_URL = "https://api.openai.com/v1"
 TIMEOUT = 30.0
 TEXTS_PER_REQUEST = 128
-MESSAGE_CHARS = 300
 _RETRIED_4XX = frozenset({408, 409, 425, 429})
+_CAUSES = {
+    "content_filter": "content filter",
+    "context_length_exceeded": "the text is longer than the model takes",
+    "insufficient_quota": "the account's quota is used up",
+    "invalid_api_key": "invalid API key",
+    "model_not_found": "no such model",
+    "rate_limit_exceeded": "rate limit",
+}
+"""What a known error code means. Nothing else of an error's body is kept: its message may quote the request."""
 
 
 class _Embedding(BaseModel):
@@ -120,22 +129,26 @@ def connect(api_key: str, base_url: str) -> AsyncOpenAI:
 
 @contextmanager
 def errors() -> Generator[None]:
-    """Turn whatever a call can raise into ModelError, or ModelRefused where the same call would fail again."""
+    """Turn whatever a call can raise into ModelError, or ModelRefused where the same call would fail again.
+
+    The cause is left out of the traceback, as its message may quote what was sent or answered.
+    """
     import openai
 
     try:
         yield
     except openai.APIStatusError as error:
-        raise _status_error(error) from error
-    except TimeoutError as error:
-        raise ModelError("the model did not answer in time") from error
+        raise _status_error(error) from None
+    except TimeoutError:
+        raise ModelError("the model did not answer in time") from None
     except (openai.OpenAIError, ValueError) as error:
-        raise ModelError(f"no usable answer: {type(error).__name__}") from error
+        raise ModelError(f"no usable answer: {type(error).__name__}") from None
 
 
 def _status_error(error: APIStatusError) -> ModelError:
     status = error.status_code
-    message = f"the model's server answered {status}: {error.message[:MESSAGE_CHARS]}"
+    cause = _CAUSES.get(str(error.code)) or responses.get(status, "")
+    message = f"the model's server answered {status} {cause}".rstrip()
     if status >= 500 or status in _RETRIED_4XX:
         return ModelError(message, _seconds(error.response.headers.get("retry-after")))
     return ModelRefused(message)

@@ -3,6 +3,10 @@
 ModelError              no usable answer now: timeout, 429, 5xx, lost connection, garbled reply; try again later
 ├── BudgetSpent         what the store or the user may spend on models is spent; not before the next day
 └── ModelRefused        the same call would fail for ever: bad request, bad key, policy; park the work
+
+The message of a ModelError is stored with the task and shown by `status` and `doctor`, also after an erasure. It is the
+adapter's own text with names of the configuration, codes and numbers, never the words of a model or of its server,
+which may quote what somebody said.
 """
 
 from __future__ import annotations
