@@ -3,20 +3,20 @@
 from threefold.bounded import Bounded
 
 
-def test_the_oldest_goes() -> None:
+def test_oldest_entry_is_dropped() -> None:
     known: Bounded[str, int] = Bounded(2)
     known["a"], known["b"], known["c"] = 1, 2, 3
     assert dict(known) == {"b": 2, "c": 3}
 
 
-def test_what_is_set_again_is_new_again() -> None:
+def test_entry_that_is_set_again_counts_as_new() -> None:
     known: Bounded[str, int] = Bounded(2)
     known["a"], known["b"], known["a"] = 1, 2, 3
     known["c"] = 4
     assert dict(known) == {"a": 3, "c": 4}
 
 
-def test_a_key_that_another_thread_drops_meanwhile_is_set_all_the_same() -> None:
+def test_key_dropped_by_another_thread_is_still_set() -> None:
     class Key(str):
         looked_up = 0
 

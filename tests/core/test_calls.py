@@ -1,4 +1,4 @@
-"""Every operation is there, in both clients alike, and sends exactly what the contract says."""
+"""Both clients have every operation and send what the contract says."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from threefold.contract.admin import AdminForgetRequest, AdminListRequest
 
 TURN = TurnIn(role="user", content="hello")
 
-# Each operation, what it is called with, and the request line that comes of it.
+# Per operation: positional arguments, options, and the expected request line.
 OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "write": (("s", [TURN]), {"run_end": True}, "POST /v1/write"),
     "recall": (("q",), {"session_id": "s"}, "POST /v1/recall"),
@@ -60,7 +60,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "health": ((), {}, "GET /healthz"),
     "ready": ((), {}, "GET /readyz"),
 }
-BUILDERS = {"list": "list_memories"}  # where the name differs from the method's, not to hide a built-in
+BUILDERS = {"list": "list_memories"}  # names that differ from the method, which would hide a built-in
 COMPOSED = {"iter_memories", "wait", "check", "send", "stream", "acting_as", "from_env", "close"}
 TWINS = [(MemoryClient, AsyncMemoryClient), (MemorySession, AsyncMemorySession), (Admin, AsyncAdmin)]
 REQUESTS: list[tuple[type[BaseModel], type, set[str]]] = [
@@ -88,7 +88,7 @@ def arguments(method: Callable[..., Any]) -> list[inspect.Parameter]:
     return [
         parameter
         for parameter in inspect.signature(method).parameters.values()
-        if parameter.name not in ("transport", "sleep")  # which differ in the type they take
+        if parameter.name not in ("transport", "sleep")  # their types differ between the clients
     ]
 
 
@@ -98,7 +98,7 @@ def built(name: str) -> calls.Call[Any]:
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_both_clients_send_what_the_contract_says(fake: FakeService, name: str) -> None:
+def test_both_clients_send_the_request_of_the_contract(fake: FakeService, name: str) -> None:
     args, options, line = OPERATIONS[name]
     fake.fault = refusing(InternalError("seen enough"))
     with pytest.raises(InternalError):
@@ -106,7 +106,7 @@ def test_both_clients_send_what_the_contract_says(fake: FakeService, name: str) 
     with pytest.raises(InternalError):
         asyncio.run(getattr(fake.async_client(), name)(*args, **options))
     assert [f"{request.method} {request.url.raw_path.decode()}" for request in fake.requests] == [line, line]
-    if name != "write":  # whose turn gets another id each time
+    if name != "write":  # its turn gets a new id each time
         assert {request.content for request in fake.requests} == {built(name).body or b""}
 
 
@@ -132,12 +132,12 @@ def test_options_are_the_fields_of_the_request(
     assert get_type_hints(options).keys() | positional == request_model.model_fields.keys()
 
 
-def test_only_what_was_given_is_sent() -> None:
-    """A default of the client would override the store's."""
+def test_only_given_options_are_sent() -> None:
+    """A default of the client would override the default of the store."""
     assert body(calls.recall("q", top_k=3)) == {"query": "q", "session_id": None, "top_k": 3}
 
 
-def test_every_turn_gets_an_id_of_its_own() -> None:
+def test_every_turn_gets_its_own_id() -> None:
     sent = body(calls.write("s", [TURN, {"role": "user", "content": "hello"}, TurnIn(role="user", content="", id="x")]))
     ids = [turn["id"] for turn in sent["turns"]]
     assert len({*ids}) == 3
@@ -157,8 +157,8 @@ def test_every_turn_gets_an_id_of_its_own() -> None:
         ("...", "..."),
     ],
 )
-def test_ids_in_paths_are_exact(fact_id: str, segment: str) -> None:
-    """Field case 123."""
+def test_ids_in_paths_are_encoded_exactly(fact_id: str, segment: str) -> None:
+    """Users reported that an id with a hyphen, comma, pipe or slash gave no result or a 500."""
     assert calls.get_fact(fact_id).path == f"/v1/facts/{segment}"
 
 
@@ -177,12 +177,12 @@ def test_bad_ids_are_refused_before_anything_is_sent(bad: str) -> None:
         {"role": "user", "content": "SECRET", "model": "x", "payload": "SECRET\x00"},
     ],
 )
-def test_a_refused_request_names_the_field_and_quotes_no_content(bad: dict[str, Any]) -> None:
+def test_refused_request_names_the_field_and_quotes_no_content(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as caught:
         calls.write("s", [bad])
     assert "SECRET" not in f"{caught.value}{caught.value.details}"
     assert caught.value.details["fields"]
-    assert caught.value.__context__ is None  # pydantic's own error quotes its input
+    assert caught.value.__context__ is None  # the error of pydantic quotes its input
 
 
 FLAGS: list[tuple[type[BaseModel], str]] = [
@@ -199,25 +199,25 @@ FLAGS: list[tuple[type[BaseModel], str]] = [
 
 @pytest.mark.parametrize(("request_model", "flag"), FLAGS)
 @pytest.mark.parametrize("value", [1, 0, "true", "no"])
-def test_a_flag_is_true_or_false(request_model: type[BaseModel], flag: str, value: object) -> None:
-    """And nothing that merely means it: some of them erase, or keep from erasing."""
+def test_flag_must_be_a_boolean(request_model: type[BaseModel], flag: str, value: object) -> None:
+    """Some flags erase or prevent an erasure, so other values are not converted."""
     with pytest.raises(ValidationError) as refusal:
         request_model.model_validate({flag: value})
     assert (flag,) in [error["loc"] for error in refusal.value.errors()]
 
 
-def test_forget_wants_one_selector() -> None:
+def test_forget_requires_exactly_one_selector() -> None:
     with pytest.raises(InvalidRequest, match="exactly one"):
         calls.forget(session_id="s", level="user")
 
 
-def test_deadlines_are_per_kind_and_waiting_comes_on_top() -> None:
+def test_deadlines_depend_on_the_operation_and_include_waiting() -> None:
     deadlines = calls.Deadlines(recall=1, write=2, long=3)
     seconds = {name: built(name).seconds(deadlines) for name in OPERATIONS}
     assert (seconds["recall"], seconds["write"], seconds["save"], seconds["whoami"]) == (1, 2, 2, 2)
     assert (seconds["forget"], seconds["list"], seconds["end"]) == (3, 3, 4.5)
 
 
-def test_metadata_is_checked_like_the_service_does() -> None:
+def test_metadata_is_checked_as_on_the_service() -> None:
     with pytest.raises(InvalidRequest, match="reserved keys: user_id"):
         calls.save("fact", metadata=cast(Any, {"user_id": "mallory"}))

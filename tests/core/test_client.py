@@ -1,4 +1,4 @@
-"""What the clients make of answers, failures and time. Every test runs in both worlds, on a clock of its own."""
+"""How the clients handle answers, failures and deadlines. Tests run for both clients, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAVE = calls.save("SECRET")
 
 
 def lost(request: httpx.Request) -> httpx.Response:
-    """The connection broke after the request had left."""
+    """Break the connection after the request was sent."""
     raise httpx.ReadError("SECRET", request=request)
 
 
@@ -49,14 +49,14 @@ UNREPEATABLE = [SAVE, calls.update_fact("f", pinned=True), calls.delete_fact("f"
 
 @pytest.mark.parametrize("fault", [*TRANSIENT, refusing(Unavailable("busy")), refusing(RateLimited("slow down"))])
 @pytest.mark.parametrize("call", REPEATABLE)
-def test_a_passing_fault_is_survived(twin: Twin, fault: Fault, call: calls.Call[Any]) -> None:
-    """Field case 1101."""
+def test_transient_fault_is_retried(twin: Twin, fault: Fault, call: calls.Call[Any]) -> None:
+    """Users reported that the first call after idle time or a restart of the database failed."""
     twin.service.faults = [fault]
     assert isinstance(twin.send(call), call.reply)
     assert len(twin.service.requests) == 2
 
 
-def test_a_retried_write_stores_each_turn_once(twin: Twin) -> None:
+def test_retried_write_stores_each_turn_once(twin: Twin) -> None:
     def lost_after_commit(request: httpx.Request) -> httpx.Response:
         twin.service.write(request)
         raise httpx.ReadError("reset", request=request)
@@ -69,14 +69,14 @@ def test_a_retried_write_stores_each_turn_once(twin: Twin) -> None:
 
 @pytest.mark.parametrize("fault", [lost, slow, answer(502), answer(503), answer(504), answer(429)])
 @pytest.mark.parametrize("call", UNREPEATABLE)
-def test_what_would_happen_twice_is_sent_once(twin: Twin, fault: Fault, call: calls.Call[Any]) -> None:
+def test_call_that_is_not_idempotent_is_sent_once(twin: Twin, fault: Fault, call: calls.Call[Any]) -> None:
     twin.service.faults = [fault]
     with pytest.raises(Unreachable):
         twin.send(call)
     assert len(twin.service.requests) == 1
 
 
-def test_what_never_left_is_sent_again(twin: Twin) -> None:
+def test_call_that_never_left_is_sent_again(twin: Twin) -> None:
     twin.service.fault = down
     with pytest.raises(Unreachable):
         twin.send(SAVE)
@@ -84,14 +84,14 @@ def test_what_never_left_is_sent_again(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 409, 413, 422, 500])
-def test_a_lasting_answer_is_taken_at_once(twin: Twin, status: int) -> None:
+def test_permanent_error_is_not_retried(twin: Twin, status: int) -> None:
     twin.service.fault = answer(status, "{}")
     with pytest.raises(Unreachable, match=str(status)):
         twin.send(calls.recall("q"))
     assert len(twin.service.requests) == 1
 
 
-def test_pauses_grow_and_an_outage_is_short(twin: Twin) -> None:
+def test_pauses_between_attempts_grow(twin: Twin) -> None:
     twin.service.fault, clock = down, Clock()
     with pytest.raises(Unreachable):
         twin.send(calls.recall("q"), clock)
@@ -129,7 +129,7 @@ def test_no_attempt_starts_after_the_deadline(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize(("call", "seconds"), [(calls.recall("q"), 2), (WRITE, 5), (calls.forget(session_id="s"), 30)])
-def test_each_attempt_gets_the_time_that_is_left(twin: Twin, call: calls.Call[Any], seconds: float) -> None:
+def test_each_attempt_gets_the_remaining_time(twin: Twin, call: calls.Call[Any], seconds: float) -> None:
     clock = Clock()
 
     def slow_failure(request: httpx.Request) -> httpx.Response:
@@ -143,13 +143,13 @@ def test_each_attempt_gets_the_time_that_is_left(twin: Twin, call: calls.Call[An
     assert second == pytest.approx(seconds - 1 - clock.naps[0])
 
 
-def test_a_deadline_can_be_set(twin: Twin) -> None:
+def test_deadlines_can_be_set(twin: Twin) -> None:
     twin.send(calls.recall("q"), timeout=7.0)
     twin.send(calls.recall("q"), timeout=Deadlines(recall=0.5))
     assert [request.extensions["timeout"]["read"] for request in twin.service.requests] == [7.0, 0.5]
 
 
-def test_a_dripping_answer_is_cut_at_the_deadline() -> None:
+def test_slow_trickling_answer_is_cut_at_the_deadline() -> None:
     clock = Clock()
 
     class Drip(httpx.SyncByteStream):
@@ -163,7 +163,7 @@ def test_a_dripping_answer_is_cut_at_the_deadline() -> None:
         client.recall("q")
 
 
-def test_a_silent_service_is_left_at_the_deadline() -> None:
+def test_silent_service_is_given_up_at_the_deadline() -> None:
     async def never(_: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -174,7 +174,7 @@ def test_a_silent_service_is_left_at_the_deadline() -> None:
 
 
 @pytest.mark.parametrize("code", ERRORS)
-def test_every_error_comes_back_as_its_class(twin: Twin, code: str) -> None:
+def test_every_error_code_is_raised_as_its_class(twin: Twin, code: str) -> None:
     twin.service.fault = refusing(ERRORS[code]("what was wrong", {"field": "x"}))
     with pytest.raises(ServiceError, match="what was wrong") as caught:
         twin.send(calls.recall("q"))
@@ -186,7 +186,7 @@ def test_every_error_comes_back_as_its_class(twin: Twin, code: str) -> None:
     ("status", "nearest"),
     [(403, Forbidden), (409, Conflict), (418, InvalidRequest), (503, Unavailable), (507, InternalError)],
 )
-def test_a_code_of_a_newer_service_is_known_by_its_status(twin: Twin, status: int, nearest: type[ServiceError]) -> None:
+def test_unknown_error_code_is_mapped_by_its_status(twin: Twin, status: int, nearest: type[ServiceError]) -> None:
     twin.service.fault = answer(status, '{"error": {"code": "brand_new", "message": "m", "more": 1}}')
     with pytest.raises(ServiceError) as caught:
         twin.send(calls.recall("q"))
@@ -206,7 +206,7 @@ def test_a_code_of_a_newer_service_is_known_by_its_status(twin: Twin, status: in
         answer(400, '{"detail": "SECRET"}'),
     ],
 )
-def test_what_is_no_answer_of_ours_is_unreachable_and_quotes_nothing(twin: Twin, fault: Fault) -> None:
+def test_foreign_answer_is_unreachable_and_never_quoted(twin: Twin, fault: Fault) -> None:
     twin.service.fault = fault
     with pytest.raises(Unreachable, match=URL) as caught:
         twin.send(calls.recall("SECRET"), api_key="SECRET-KEY")
@@ -214,14 +214,14 @@ def test_what_is_no_answer_of_ours_is_unreachable_and_quotes_nothing(twin: Twin,
     assert caught.value.__context__ is None
 
 
-def test_nothing_of_memory_or_key_is_logged(twin: Twin, caplog: pytest.LogCaptureFixture) -> None:
+def test_memory_and_key_are_never_logged(twin: Twin, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     twin.service.faults = [down, answer(502, "SECRET")]
     twin.send(WRITE, api_key="SECRET-KEY")
     assert "SECRET" not in caplog.text
 
 
-def test_identity_travels_in_headers(twin: Twin) -> None:
+def test_identity_is_sent_in_headers(twin: Twin) -> None:
     twin.send(calls.whoami(), user="zoë/日本", agent="a b", api_key="key")
     headers = twin.service.requests[0].headers
     assert headers["authorization"] == "Bearer key"
@@ -229,12 +229,12 @@ def test_identity_travels_in_headers(twin: Twin) -> None:
     assert headers["x-threefold-agent"] == "a%20b"
 
 
-def test_nothing_is_named_that_was_not_given(twin: Twin) -> None:
+def test_identity_that_was_not_given_is_not_sent(twin: Twin) -> None:
     twin.send(calls.whoami(), user=None, agent=None)
     assert {"authorization", "x-threefold-user", "x-threefold-agent"}.isdisjoint(twin.service.requests[0].headers)
 
 
-def test_one_client_acts_for_many_without_mixing_them(fake: FakeService) -> None:
+def test_one_client_acts_for_many_users_without_mixing_them(fake: FakeService) -> None:
     client = fake.client()
     clones = [client.acting_as(user=name, agent=None) for name in ("ann", "bob")]
     assert [clone.whoami().user for clone in clones] == ["ann", "bob"]
@@ -243,7 +243,7 @@ def test_one_client_acts_for_many_without_mixing_them(fake: FakeService) -> None
 
 
 @pytest.mark.parametrize("name", ["", "*", "  "])
-def test_a_blank_identity_is_refused(fake: FakeService, name: str) -> None:
+def test_blank_identity_is_refused(fake: FakeService, name: str) -> None:
     for make in (lambda: fake.client(user=name), lambda: fake.client().acting_as(user="ann", agent=name)):
         with pytest.raises(InvalidRequest):
             make()
@@ -252,37 +252,37 @@ def test_a_blank_identity_is_refused(fake: FakeService, name: str) -> None:
 @pytest.mark.parametrize(
     "url", ["", "localhost:8181", "ftp://h", "http://", "http://a:b@h", "http://h?x=1", "http://h:port"]
 )
-def test_a_wrong_url_is_refused(url: str) -> None:
+def test_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="url must"):
         MemoryClient(url)
 
 
 @pytest.mark.parametrize("key", ["", "SECRET\n", " SECRET", "SECRÉT", "SEC\x00RET"])
-def test_a_key_that_fits_no_header_is_refused_unquoted(key: str) -> None:
+def test_key_unfit_for_a_header_is_refused_and_not_quoted(key: str) -> None:
     with pytest.raises(ValueError, match="api_key must") as caught:
         MemoryClient(URL, api_key=key)
     assert "SEC" not in str(caught.value)
 
 
-def test_a_client_shows_its_target_but_not_its_key(fake: FakeService) -> None:
+def test_repr_of_a_client_shows_its_url_but_not_its_key(fake: FakeService) -> None:
     client = fake.client(api_key="SECRET")
     assert repr(client) == "MemoryClient('http://memory.test', user='ann', agent='bot')"
 
 
-def test_a_url_may_have_a_path(fake: FakeService) -> None:
+def test_url_may_have_a_path(fake: FakeService) -> None:
     client = MemoryClient("https://host.test/memory/", transport=httpx.MockTransport(answer(200, '{"status": "ok"}')))
     assert client.health().status == "ok"
     assert client.url == "https://host.test/memory"
 
 
-def test_origin_tells_services_and_keys_apart(fake: FakeService) -> None:
+def test_origin_differs_by_service_and_key(fake: FakeService) -> None:
     one, same, other = (fake.client(api_key=key) for key in ("SECRET", "SECRET", "SECRET2"))
     assert one.origin == same.origin != other.origin
     assert one.origin == one.acting_as(user="bob", agent=None).origin
 
 
 @pytest.mark.parametrize("cls", [MemoryClient, AsyncMemoryClient])
-def test_the_environment_fills_a_client(
+def test_from_env_reads_the_environment(
     cls: type[MemoryClient | AsyncMemoryClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert (cls.from_env().url, cls.from_env().user, cls.from_env().agent) == ("http://127.0.0.1:8181", None, None)
@@ -296,7 +296,7 @@ def test_the_environment_fills_a_client(
     assert cls.from_env().user is None
 
 
-def test_a_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constructor_reads_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEFOLD_USER", "mallory")
     assert MemoryClient(URL).user is None
 
@@ -316,12 +316,12 @@ def test_check_names_the_next_step(fake: FakeService, fault: Fault, kind: type[E
     fake.fault = fault
     with pytest.raises(kind, match=step) as caught:
         fake.client().check()
-    assert caught.value.__cause__ is None  # an error that is its own cause loops whoever follows the chain
+    assert caught.value.__cause__ is None  # an error that is its own cause puts code that follows the chain into a loop
     with pytest.raises(kind, match=step):
         asyncio.run(fake.async_client().check())
 
 
-def test_check_of_a_service_that_is_well(fake: FakeService) -> None:
+def test_check_of_a_healthy_service(fake: FakeService) -> None:
     assert fake.client().check() == asyncio.run(fake.async_client().check())
 
 
@@ -329,13 +329,13 @@ def test_check_of_a_service_that_is_well(fake: FakeService) -> None:
     ("fault", "status"),
     [(answer(200, '{"status": "ok"}'), "ok"), (answer(503, '{"status": "unavailable"}'), "unavailable")],
 )
-def test_not_ready_is_an_answer(twin: Twin, fault: Fault, status: str) -> None:
+def test_not_ready_is_returned_and_not_raised(twin: Twin, fault: Fault, status: str) -> None:
     twin.service.fault = fault
     assert twin.send(calls.ready()).status == status
     assert len(twin.service.requests) == 1
 
 
-def test_an_error_instead_of_readiness_is_raised(twin: Twin) -> None:
+def test_error_instead_of_readiness_is_raised(twin: Twin) -> None:
     twin.service.fault = refusing(Unavailable("no database"))
     with pytest.raises(Unavailable):
         twin.send(calls.ready())
@@ -356,7 +356,7 @@ def memory(number: int) -> Memory:
     )
 
 
-def test_iteration_follows_the_pages(fake: FakeService) -> None:
+def test_iteration_follows_all_pages(fake: FakeService) -> None:
     def pages() -> list[Fault]:
         first = MemoryPage(items=[memory(1), memory(2)], next_cursor="more")
         return [answer(200, page.model_dump_json()) for page in (first, MemoryPage(items=[memory(3)]))]
@@ -391,7 +391,7 @@ def test_wait_polls_until_nothing_is_pending(twin: Twin) -> None:
     assert clock.naps == [0.05, 0.1]
 
 
-def test_wait_gives_up_with_its_own_error(twin: Twin) -> None:
+def test_wait_raises_its_own_timeout(twin: Twin) -> None:
     twin.service.fault = state("pending")
     with pytest.raises(WaitTimeout, match="still pending: of 3 turns, 1 are indexed") as caught:
         wait(twin.service, twin.is_async, Clock(), 3)
@@ -405,7 +405,7 @@ def test_wait_does_not_wait_for_parked_work(twin: Twin) -> None:
     assert clock.naps == []
 
 
-def test_closing_is_not_the_end(fake: FakeService) -> None:
+def test_closed_client_can_be_used_again(fake: FakeService) -> None:
     async def twice() -> None:
         async with fake.async_client() as client:
             await client.whoami()

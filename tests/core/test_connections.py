@@ -1,4 +1,7 @@
-"""Where the socket matters: threads, event loops, forks, exits. Field case 1105, against a server in another thread."""
+"""Connections across threads, event loops, forks and exits, against a server in another thread.
+
+Users reported "Event loop is closed" after memory work in the background.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ TURNS = [{"role": "user", "content": "hello"}]
 
 
 class Server(ThreadingHTTPServer):
-    """Answers every write, keeps connections open, and counts them."""
+    """Answers every write, keeps connections open and counts them."""
 
     daemon_threads = True
     connections = 0
@@ -49,7 +52,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(REPLY.encode())
 
     def log_message(self, format: str, *args: object) -> None:
-        """Stay quiet."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -64,25 +67,25 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(autouse=True)
 def no_leak() -> Iterator[None]:
-    """Make a leaked socket or transport fail the test that leaked it: warnings are errors."""
+    """Make a leaked socket or transport fail the test that leaked it, as warnings are errors."""
     yield
     gc.collect()
 
 
-def test_nothing_connects_before_a_call(server: Server) -> None:
+def test_nothing_connects_before_the_first_call(server: Server) -> None:
     MemoryClient(server.url).close()
     asyncio.run(AsyncMemoryClient(server.url).close())
     assert server.connections == 0
 
 
-def test_a_connection_is_used_again(server: Server) -> None:
+def test_connection_is_reused(server: Server) -> None:
     client = MemoryClient(server.url)
     for name in ("ann", "bob", "ann"):
         client.acting_as(user=name, agent=None).write("s", TURNS)
     assert server.connections == 1
 
 
-def test_threads_share_a_client(server: Server) -> None:
+def test_threads_share_one_client(server: Server) -> None:
     client = MemoryClient(server.url)
 
     def write(number: int) -> WriteResponse:
@@ -93,14 +96,14 @@ def test_threads_share_a_client(server: Server) -> None:
     assert 1 <= server.connections <= 4
 
 
-def test_the_sync_client_works_inside_a_running_loop(server: Server) -> None:
+def test_sync_client_works_inside_a_running_loop(server: Server) -> None:
     async def notebook() -> bool:
         return MemorySession(MemoryClient(server.url), "s", policy=Policy(failure_mode="strict")).record(TURNS)
 
     assert asyncio.run(notebook())
 
 
-def test_one_async_client_serves_loop_after_loop(server: Server) -> None:
+def test_one_async_client_works_in_one_loop_after_another(server: Server) -> None:
     client, policy = AsyncMemoryClient(server.url), Policy(failure_mode="strict")
 
     async def run() -> list[bool]:
@@ -111,7 +114,7 @@ def test_one_async_client_serves_loop_after_loop(server: Server) -> None:
     assert server.connections == 2
 
 
-def test_one_async_client_serves_loops_in_four_threads(server: Server) -> None:
+def test_one_async_client_works_in_loops_of_four_threads(server: Server) -> None:
     client = AsyncMemoryClient(server.url)
 
     async def write_five(number: int) -> int:
@@ -124,7 +127,7 @@ def test_one_async_client_serves_loops_in_four_threads(server: Server) -> None:
         assert list(pool.map(run, range(8))) == [5] * 8
 
 
-def test_a_loop_without_a_farewell_can_close_by_hand(server: Server) -> None:
+def test_client_in_a_manual_loop_can_be_closed(server: Server) -> None:
     client = AsyncMemoryClient(server.url)
 
     async def write_and_close() -> None:
@@ -138,7 +141,7 @@ def test_a_loop_without_a_farewell_can_close_by_hand(server: Server) -> None:
     assert server.connections == 2
 
 
-def test_a_loop_that_ends_as_its_client_goes_closes_every_connection(server: Server) -> None:
+def test_client_that_ends_with_its_loop_closes_every_connection(server: Server) -> None:
     async def write_three() -> None:
         client = AsyncMemoryClient(server.url)
         await asyncio.gather(*(client.write(f"s{number}", TURNS) for number in range(3)))
@@ -147,8 +150,8 @@ def test_a_loop_that_ends_as_its_client_goes_closes_every_connection(server: Ser
     assert server.connections == 3
 
 
-def test_a_client_that_goes_in_a_cycle_closes_its_connections(server: Server) -> None:
-    """An agent that is replaced is often part of a cycle; its idle sockets must not warn as they are collected."""
+def test_client_in_a_reference_cycle_closes_its_connections(server: Server) -> None:
+    """A replaced agent is often part of a cycle. Its idle sockets must not warn when they are collected."""
     loop = asyncio.new_event_loop()
 
     def ask() -> None:
@@ -167,7 +170,7 @@ def test_a_client_that_goes_in_a_cycle_closes_its_connections(server: Server) ->
     loop.close()
 
 
-def test_a_loop_that_just_stopped_does_not_trouble_the_next() -> None:
+def test_loop_that_just_stopped_does_not_affect_the_next_one() -> None:
     client = AsyncMemoryClient("http://h", transport=httpx.MockTransport(lambda _: httpx.Response(200, text=REPLY)))
     loop = asyncio.new_event_loop()
     loop.run_until_complete(client.write("s", TURNS))
@@ -189,7 +192,7 @@ def test_cancelled_calls_leave_the_client_usable(server: Server) -> None:
     asyncio.run(run())
 
 
-def test_a_closed_port_is_unreachable(server: Server) -> None:
+def test_closed_port_is_unreachable(server: Server) -> None:
     with Server(("127.0.0.1", 0), Handler) as gone:
         url = gone.url
     with pytest.raises(Unreachable, match="refused"):
@@ -200,7 +203,7 @@ def test_a_closed_port_is_unreachable(server: Server) -> None:
 
 FORKED = """
 import os, sys, warnings
-warnings.simplefilter("ignore", ResourceWarning)  # the child ends with its parent's socket, which it must not touch
+warnings.simplefilter("ignore", ResourceWarning)  # the child inherits a socket that it must not close
 from threefold import MemoryClient
 client = MemoryClient(sys.argv[1])
 turns = [{"role": "user", "content": "hello"}]
@@ -225,18 +228,18 @@ asyncio.run(AsyncMemoryClient(sys.argv[1]).write("s", turns))
 
 
 def script(source: str, server: Server) -> str:
-    """What a script of its own says on stderr, with every warning on."""
+    """Run a script with every warning on and return its stderr."""
     command = [sys.executable, "-W", "error::ResourceWarning", "-c", source, server.url]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return done.stderr
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_has_its_own_connections(server: Server) -> None:
+def test_forked_child_opens_its_own_connections(server: Server) -> None:
     assert script(FORKED, server) == ""
     assert server.connections == 2
 
 
-def test_a_plain_script_needs_no_close(server: Server) -> None:
+def test_plain_script_needs_no_close(server: Server) -> None:
     assert script(UNCLOSED, server) == ""
     assert server.connections == 2

@@ -1,4 +1,4 @@
-"""Values and functions that name whose memory a run uses."""
+"""Values and functions that name the user, agent and session of a run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threefold.errors import InvalidRequest
 from threefold.identity import Identity, Who, name_of
 
 
-def test_values_count_as_they_are() -> None:
+def test_values_are_used_unchanged() -> None:
     assert Identity[str](user="ann", session=" s ").of("run", "own") == Who("ann", None, " s ")
     assert Identity[str]().of("run", "own") == Who(None, None, "own")
 
 
-def test_functions_get_the_run() -> None:
+def test_functions_receive_the_run() -> None:
     named = Identity[dict[str, str]](
         user=lambda run: run["user"], agent=lambda run: run["agent"], session=lambda run: run["id"]
     )
@@ -25,18 +25,18 @@ def test_functions_get_the_run() -> None:
 
 @pytest.mark.parametrize("nothing", [None, "", 7])
 @pytest.mark.parametrize("name", ["user", "agent", "session"])
-def test_a_function_that_finds_nobody_is_an_error(name: str, nothing: object) -> None:
+def test_function_that_returns_no_name_is_an_error(name: str, nothing: object) -> None:
     options = cast(dict[str, Any], {name: lambda _: nothing})  # pyright: ignore[reportUnknownLambdaType]
     with pytest.raises(InvalidRequest, match=f"{name}: its function gave {nothing!r}"):
         Identity[str](**options).of("run", "own")
 
 
 @pytest.mark.parametrize(("value", "name"), [("ann", "ann"), (7, "7"), (UUID(int=7), str(UUID(int=7))), (None, None)])
-def test_names_in_free_form_data(value: object, name: str | None) -> None:
+def test_names_in_untyped_data(value: object, name: str | None) -> None:
     assert name_of("user_id", value) == name
 
 
 @pytest.mark.parametrize("wrong", [True, 1.5, ["ann"], b"ann"])
-def test_what_is_no_name(wrong: object) -> None:
+def test_value_that_is_no_name_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidRequest, match="user_id: it is named by a string, not by"):
         name_of("user_id", wrong)

@@ -1,4 +1,4 @@
-"""Breaker, counters and tails; the matrix of outages and refusals."""
+"""Circuit breaker, counters, tails, and which errors count as outages or refusals."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_two_outages_in_a_row_open_the_breaker() -> None:
     assert is_open(breaker)
 
 
-def test_after_the_cool_down_one_call_tries() -> None:
+def test_one_call_is_tried_after_the_cool_down() -> None:
     clock = Clock()
     breaker = CircuitBreaker(threshold=1, cool_down=5, clock=clock)
     breaker.failed()
@@ -73,17 +73,17 @@ def test_after_the_cool_down_one_call_tries() -> None:
     assert [is_open(breaker), is_open(breaker)] == [False, False]
 
 
-def test_a_probe_that_was_cancelled_does_not_jam_the_breaker() -> None:
+def test_cancelled_probe_does_not_block_the_breaker() -> None:
     clock = Clock()
     breaker = CircuitBreaker(threshold=1, cool_down=5, clock=clock)
     breaker.failed()
     clock.now += 5
-    assert not is_open(breaker)  # and nothing is ever reported
+    assert not is_open(breaker)  # the result of this probe is never reported
     clock.now += 5
     assert not is_open(breaker)
 
 
-def test_what_is_not_there_is_an_answer_like_another(caplog: pytest.LogCaptureFixture) -> None:
+def test_not_found_counts_as_success(caplog: pytest.LogCaptureFixture) -> None:
     policy = Policy(breaker=CircuitBreaker(threshold=2, clock=Clock()))
     policy.breaker.failed()
     with pytest.raises(NotFound), policy.call():
@@ -119,7 +119,7 @@ def test_a_call_is_not_tried_while_the_breaker_is_open() -> None:
     assert (tried, policy.stats.outages) == (["first"], 2)
 
 
-def test_other_errors_pass_uncounted() -> None:
+def test_other_errors_are_not_counted() -> None:
     policy = Policy()
     with pytest.raises(KeyError), policy.call():
         raise KeyError
@@ -136,21 +136,21 @@ def test_other_errors_pass_uncounted() -> None:
         ("strict", None, "strict"),
     ],
 )
-def test_explicit_beats_the_store_beats_soft(explicit: str | None, store: str | None, mode: str) -> None:
+def test_explicit_mode_beats_the_mode_of_the_store(explicit: str | None, store: str | None, mode: str) -> None:
     policy = Policy(failure_mode="strict" if explicit == "strict" else "soft" if explicit else None)
     if store:
         policy.learn("origin", StorePolicy(failure_mode="strict" if store == "strict" else "soft"))
     assert policy.failure_mode("origin") == mode
 
 
-def test_one_store_does_not_speak_for_another() -> None:
+def test_policy_of_one_store_does_not_apply_to_another() -> None:
     policy = Policy()
     policy.learn("one", StorePolicy(failure_mode="strict"))
     assert policy.failure_mode("other") == "soft"
     assert not policy.knows("other")
 
 
-def test_counters_count_in_threads() -> None:
+def test_counters_are_thread_safe() -> None:
     stats = Stats()
     threads = [Thread(target=lambda: [stats.add(outages=1, dropped=2) for _ in range(1000)]) for _ in range(4)]
     for thread in threads:
@@ -160,7 +160,7 @@ def test_counters_count_in_threads() -> None:
     assert (stats.outages, stats.dropped) == (4000, 8000)
 
 
-def test_a_tail_keeps_the_newest_turns_of_the_newest_sessions() -> None:
+def test_tails_keep_the_newest_turns_of_the_newest_sessions() -> None:
     tails = Tails(turns=3, sessions=2)
     for session_id in "abc":
         tails.extend(KEY._replace(session_id=session_id), [turn(number) for number in range(5)])
@@ -168,13 +168,13 @@ def test_a_tail_keeps_the_newest_turns_of_the_newest_sessions() -> None:
     assert [each.id for each in tails.read(KEY._replace(session_id="c"))] == ["2", "3", "4"]
 
 
-def test_a_tail_of_no_turns_keeps_none() -> None:
+def test_tail_of_zero_turns_keeps_nothing() -> None:
     tails = Tails(turns=0)
     tails.extend(KEY, [turn(1), turn(2)])
     assert tails.read(KEY) == []
 
 
-def test_a_tail_holds_a_turn_once_and_without_its_bulk() -> None:
+def test_tail_keeps_a_turn_once_cut_and_without_payload() -> None:
     tails = Tails()
     tails.extend(KEY, [turn(1), turn(2, "x" * 2 * TAIL_CHARS)])
     tails.extend(KEY, [turn(1)])
@@ -184,7 +184,7 @@ def test_a_tail_holds_a_turn_once_and_without_its_bulk() -> None:
     assert len(second.content) <= TAIL_CHARS
 
 
-def test_an_erasure_clears_every_tail_of_its_user() -> None:
+def test_forgetting_a_user_clears_all_tails_of_that_user() -> None:
     tails = Tails()
     keys = [KEY, KEY._replace(agent="other"), KEY._replace(session_id="t"), KEY._replace(user="bob")]
     for key in keys:
@@ -193,7 +193,7 @@ def test_an_erasure_clears_every_tail_of_its_user() -> None:
     assert [len(tails.read(key)) for key in keys] == [0, 0, 0, 1]
 
 
-def test_a_seed_does_not_replace_a_tail() -> None:
+def test_seed_does_not_replace_a_tail() -> None:
     tails = Tails()
     tails.seed(KEY, [turn(1)])
     tails.seed(KEY, [turn(2)])
@@ -201,7 +201,7 @@ def test_a_seed_does_not_replace_a_tail() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 10, 11, 1000])
-def test_a_long_text_keeps_head_and_tail(length: int) -> None:
+def test_cut_text_keeps_head_and_tail(length: int) -> None:
     text = "h" * (length // 2) + "t" * (length - length // 2)
     cut = middle_cut(text, 10)
     assert len(cut) <= 10
@@ -209,7 +209,7 @@ def test_a_long_text_keeps_head_and_tail(length: int) -> None:
     assert (cut[:1], cut[-1:]) == (text[:1], text[-1:])
 
 
-def test_the_breaker_says_when_it_tries_again() -> None:
+def test_open_breaker_says_when_it_tries_again() -> None:
     breaker = CircuitBreaker(threshold=1, cool_down=5, clock=Clock())
     breaker.failed()
     with pytest.raises(ThreefoldError, match=r"next try in 5\.0 s"):

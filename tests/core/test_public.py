@@ -1,4 +1,4 @@
-"""The public surface: complete, light, and without effects on whoever imports it."""
+"""The public surface: complete, with few dependencies, and importing it changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sys
 import threefold
 from threefold import errors
 
-# What httpx and pydantic bring along themselves.
+# Imported by httpx and pydantic.
 EXPECTED = {"threefold", "httpx", "httpcore", "h11", "anyio", "idna", "certifi", "sniffio", "rich", "pygments"} | {
     *("pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection", "click"),
     *("markdown_it", "mdurl", "h2", "hpack", "hyperframe", "socksio", "brotli", "zstandard", "exceptiongroup"),
@@ -34,15 +34,14 @@ def test_exports_exist_and_are_sorted() -> None:
     assert all(hasattr(threefold, name) for name in threefold.__all__)
 
 
-def test_every_error_is_drawn_and_exported() -> None:
+def test_every_error_is_exported_and_in_the_diagram() -> None:
     tree = {name for name, value in vars(errors).items() if getattr(value, "__module__", "") == errors.__name__}
     assert tree <= set(threefold.__all__)
     assert errors.__doc__
     assert tree <= set(re.findall(r"\w+", errors.__doc__))
 
 
-def test_importing_brings_two_libraries_and_changes_nothing() -> None:
-    """Conformance 8."""
+def test_import_loads_two_libraries_and_changes_nothing() -> None:
     output = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, check=True).stdout
     unchanged, threads, modules = json.loads(output)
     assert unchanged

@@ -1,4 +1,4 @@
-"""A session in and after an outage: nothing stops, is lost, is there twice, or meets a stranger."""
+"""A session during and after an outage: no call stops, no turn is lost, doubled or sent for another user."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def said(*contents: str, **fields: Any) -> list[calls.TurnLike]:
 
 
 def soft(**options: Any) -> Policy:
-    """Soft, with a breaker that always tries."""
+    """Return a soft policy whose breaker never opens in these tests."""
     return Policy(failure_mode="soft", breaker=CircuitBreaker(threshold=1000), **options)
 
 
@@ -53,7 +53,7 @@ def window(response: RecallResponse) -> list[str]:
     return [turn.content for turn in response.window]
 
 
-def test_a_healthy_session(twin: Twin) -> None:
+def test_session_without_faults(twin: Twin) -> None:
     session = twin.session(soft())
     assert session.record(said("one", "two"))
     response = session.recall("q")
@@ -61,8 +61,8 @@ def test_a_healthy_session(twin: Twin) -> None:
     assert twin.service.paths() == ["/v1/write", "/v1/recall"]
 
 
-def test_an_outage_stops_nothing_and_loses_nothing(twin: Twin) -> None:
-    """Conformance 3: the run completes and says degraded; afterwards every turn is there once."""
+def test_outage_loses_no_turn(twin: Twin) -> None:
+    """The run completes and reports the degradation. Afterwards every turn is stored once."""
     session = twin.session(policy := soft())
     session.record(said("before"))
     twin.service.fault = down
@@ -76,7 +76,7 @@ def test_an_outage_stops_nothing_and_loses_nothing(twin: Twin) -> None:
     assert policy.stats == Stats(outages=3, spooled=3, replayed=3)
 
 
-def test_a_lost_answer_stores_no_turn_twice(twin: Twin) -> None:
+def test_lost_answer_stores_no_turn_twice(twin: Twin) -> None:
     def lost_after_commit(request: httpx.Request) -> httpx.Response:
         twin.service.write(request)
         raise httpx.ReadError("reset", request=request)
@@ -105,14 +105,14 @@ def test_turns_keep_the_time_they_were_said(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("policy", [soft(), strict()])
-def test_recall_is_always_soft(twin: Twin, policy: Policy) -> None:
+def test_recall_never_raises_in_an_outage(twin: Twin, policy: Policy) -> None:
     twin.service.fault = down
     response = twin.session(policy).recall("q")
     assert response == RecallResponse(degraded=["service"], tokens=response.tokens)
     assert response.tokens.budget == StorePolicy().token_budget
 
 
-def test_a_degraded_recall_has_a_block_of_the_tail(twin: Twin) -> None:
+def test_degraded_recall_renders_a_block_of_the_tail(twin: Twin) -> None:
     session = twin.session(soft())
     session.record(said("tea, please", name="Ann"))
     twin.service.fault = down
@@ -122,14 +122,14 @@ def test_a_degraded_recall_has_a_block_of_the_tail(twin: Twin) -> None:
     assert session.recall("q").block == block
 
 
-def test_a_degraded_recall_asks_for_no_window_where_none_was_wanted(twin: Twin) -> None:
+def test_degraded_recall_has_no_window_if_none_was_requested(twin: Twin) -> None:
     session = twin.session(soft())
     session.record(said("one"))
     twin.service.fault = down
     assert session.recall("q", include=["long_term"]).block == ""
 
 
-def test_a_degraded_recall_fits_its_budget_in_whole_groups(twin: Twin) -> None:
+def test_degraded_recall_fits_its_budget_with_whole_groups(twin: Twin) -> None:
     session = twin.session(soft())
     session.record(said("old " * 100))
     session.record(said("call", "result", group="g"))
@@ -145,7 +145,7 @@ def test_a_degraded_recall_fits_its_budget_in_whole_groups(twin: Twin) -> None:
     assert all(session.recall("q", token_budget=budget).tokens.used <= budget for budget in sizes)
 
 
-def test_a_recall_before_the_outage_fills_the_tail(twin: Twin) -> None:
+def test_recall_before_the_outage_fills_the_tail(twin: Twin) -> None:
     twin.session(soft()).record(said("from another process"))
     session = twin.session(soft())
     session.recall("q")
@@ -154,7 +154,7 @@ def test_a_recall_before_the_outage_fills_the_tail(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), Unauthenticated("no")])
-def test_a_refused_recall_serves_nothing(twin: Twin, error: ServiceError) -> None:
+def test_refused_recall_returns_nothing(twin: Twin, error: ServiceError) -> None:
     session = twin.session(policy := soft())
     session.record(said("one"))
     twin.service.fault = refusing(error)
@@ -162,7 +162,7 @@ def test_a_refused_recall_serves_nothing(twin: Twin, error: ServiceError) -> Non
     assert policy.stats == Stats(refusals=1)
 
 
-def test_a_long_or_dirty_prompt_is_still_a_query(twin: Twin) -> None:
+def test_long_prompt_with_invalid_characters_is_a_valid_query(twin: Twin) -> None:
     session = twin.session(soft())
     assert session.recall("start " + "x\x00\ud800" * MAX_QUERY_CHARS + " end?").degraded == []
     assert b'"query":"start' in twin.service.requests[0].content
@@ -170,7 +170,7 @@ def test_a_long_or_dirty_prompt_is_still_a_query(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("fault", [down, refusing(Unavailable("busy")), answer(502, "<html>")])
-def test_strict_raises_and_takes_back_what_it_could_not_send(twin: Twin, fault: Any) -> None:
+def test_strict_record_raises_and_does_not_keep_the_turn(twin: Twin, fault: Any) -> None:
     session = twin.session(policy := strict())
     twin.service.fault = fault
     with pytest.raises((Unreachable, Unavailable)):
@@ -182,7 +182,9 @@ def test_strict_raises_and_takes_back_what_it_could_not_send(twin: Twin, fault: 
 
 
 @pytest.mark.parametrize("error", [Forbidden("no"), Conflict("other content"), InvalidRequest("no")])
-def test_a_refused_write(twin: Twin, error: ServiceError, caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_write_is_dropped_and_logged_without_content(
+    twin: Twin, error: ServiceError, caplog: pytest.LogCaptureFixture
+) -> None:
     policies = soft(), strict()
     twin.service.fault = refusing(error)
     assert not twin.session(policies[0]).record(said("SECRET"))
@@ -194,7 +196,7 @@ def test_a_refused_write(twin: Twin, error: ServiceError, caplog: pytest.LogCapt
     assert "SECRET" not in caplog.text
 
 
-def test_a_refused_older_write_does_not_hold_up_the_next(twin: Twin) -> None:
+def test_refused_older_write_does_not_block_the_next(twin: Twin) -> None:
     session = twin.session(policy := soft())
     twin.service.fault = down
     session.record(said("refused later"))
@@ -204,7 +206,7 @@ def test_a_refused_older_write_does_not_hold_up_the_next(twin: Twin) -> None:
     assert (policy.stats.dropped, policy.stats.replayed) == (1, 0)
 
 
-def test_the_breaker_makes_an_outage_cheap(twin: Twin) -> None:
+def test_breaker_limits_the_calls_of_an_outage(twin: Twin) -> None:
     clock = Clock()
     policy = Policy(failure_mode="soft", breaker=CircuitBreaker(cool_down=5, clock=clock))
     session = twin.session(policy)
@@ -219,7 +221,7 @@ def test_the_breaker_makes_an_outage_cheap(twin: Twin) -> None:
     assert twin.service.contents() == list("012345")
 
 
-def test_the_mode_is_the_store_s_where_none_is_given(twin: Twin) -> None:
+def test_failure_mode_defaults_to_the_mode_of_the_store(twin: Twin) -> None:
     twin.service.store = StorePolicy(failure_mode="strict", token_budget=77)
     session = twin.session(policy := Policy())
     session.record(said("one"))
@@ -232,7 +234,7 @@ def test_the_mode_is_the_store_s_where_none_is_given(twin: Twin) -> None:
     assert policy.failure_mode("unknown") == "soft"
 
 
-def test_an_unknown_store_is_taken_as_soft_and_asked_again_later(twin: Twin) -> None:
+def test_unknown_store_counts_as_soft_and_is_asked_again(twin: Twin) -> None:
     session = twin.session(Policy())
     twin.service.fault = down
     assert not session.record(said("one"))
@@ -245,7 +247,7 @@ def test_an_unknown_store_is_taken_as_soft_and_asked_again_later(twin: Twin) -> 
 write_reply = {"appended": 1, "duplicates": 0, "erased": 0, "last_seq": 1, "revision": 1, "scheduled": False}
 
 
-def test_a_store_that_refuses_the_question_is_not_asked_again(twin: Twin) -> None:
+def test_store_that_refuses_whoami_is_not_asked_again(twin: Twin) -> None:
     session = twin.session(Policy())
     twin.service.faults = [lambda r: httpx.Response(200, json=write_reply), refusing(Forbidden("no"))]
     for text in ("one", "two"):
@@ -253,7 +255,7 @@ def test_a_store_that_refuses_the_question_is_not_asked_again(twin: Twin) -> Non
     assert twin.service.paths() == ["/v1/write", "/v1/whoami", "/v1/write"]
 
 
-def test_nobody_s_turns_go_out_under_another_name(twin: Twin) -> None:
+def test_spooled_turns_are_sent_only_under_their_own_identity(twin: Twin) -> None:
     policy = soft()
     names = [("ann", "bot", "s"), ("bob", "bot", "s"), ("ann", "other", "s"), ("ann", "bot", "t"), (None, None, "s")]
     twin.service.fault = down
@@ -265,8 +267,8 @@ def test_nobody_s_turns_go_out_under_another_name(twin: Twin) -> None:
         assert twin.service.contents(session_id, user, agent) == [f"{user} {agent} {session_id}"]
 
 
-def test_another_key_sends_nothing_of_mine(twin: Twin, tmp_path: Path) -> None:
-    """Without a user named, the key is the identity."""
+def test_spooled_turns_are_sent_only_with_their_own_key(twin: Twin, tmp_path: Path) -> None:
+    """The key is the identity if no user is named."""
     twin.service.fault = down
     twin.session(soft(spool=DirectorySpool(tmp_path)), api_key="mine").record(said("mine"))
     twin.service.fault = None
@@ -276,7 +278,7 @@ def test_another_key_sends_nothing_of_mine(twin: Twin, tmp_path: Path) -> None:
     assert twin.service.contents() == ["other", "mine"]
 
 
-def test_a_tail_is_its_session_s_only(twin: Twin) -> None:
+def test_tail_belongs_to_one_session(twin: Twin) -> None:
     policy = soft()
     twin.session(policy, user="ann").record(said("ann's"))
     twin.service.fault = down
@@ -285,7 +287,7 @@ def test_a_tail_is_its_session_s_only(twin: Twin) -> None:
     assert window(twin.session(policy, user="ann").recall("q")) == ["ann's"]
 
 
-def test_a_write_sends_a_share_of_what_others_left(twin: Twin) -> None:
+def test_write_sends_part_of_what_other_sessions_left(twin: Twin) -> None:
     policy = soft()
     twin.service.fault = down
     for number in range(CATCH_UP + 5):
@@ -297,8 +299,8 @@ def test_a_write_sends_a_share_of_what_others_left(twin: Twin) -> None:
     assert len(twin.service.sessions) == 1 + CATCH_UP + 5
 
 
-def test_a_write_after_a_long_outage_sends_a_share_of_what_waits(twin: Twin) -> None:
-    """All of it at once held an agent up for 39 s after an outage of 30 s."""
+def test_write_after_a_long_outage_sends_part_of_the_backlog(twin: Twin) -> None:
+    """Sending all of it at once delayed an agent by 39 s after an outage of 30 s."""
     session = twin.session(soft())
     twin.service.fault = down
     texts = [f"turn {number}" for number in range(3 * CATCH_UP)]
@@ -311,7 +313,7 @@ def test_a_write_after_a_long_outage_sends_a_share_of_what_waits(twin: Twin) -> 
     assert twin.service.contents() == texts
 
 
-def test_flush_in_an_outage(twin: Twin) -> None:
+def test_flush_during_an_outage(twin: Twin) -> None:
     policies = soft(), strict()
     twin.service.fault = down
     for policy in policies:
@@ -322,7 +324,7 @@ def test_flush_in_an_outage(twin: Twin) -> None:
 
 
 def failing_for(twin: Twin, session_id: str) -> Fault:
-    """A fault of the service that only the writes of one session meet."""
+    """Return a fault that affects only writes of one session."""
 
     def answer_others(request: httpx.Request) -> httpx.Response:
         if f'"session_id":"{session_id}"'.encode() in request.content and request.url.path == "/v1/write":
@@ -332,7 +334,7 @@ def failing_for(twin: Twin, session_id: str) -> Fault:
     return answer_others
 
 
-def test_a_session_that_always_fails_holds_up_no_other(twin: Twin) -> None:
+def test_session_that_always_fails_does_not_block_others(twin: Twin) -> None:
     policy = soft()
     twin.service.fault = down
     for session_id in ("bad", "s", "bad", "t"):
@@ -348,7 +350,7 @@ def test_a_session_that_always_fails_holds_up_no_other(twin: Twin) -> None:
     assert twin.service.contents("bad") == ["bad", "bad"]
 
 
-def test_a_write_sends_what_others_left_past_a_session_that_always_fails(twin: Twin) -> None:
+def test_write_skips_a_failing_session_and_sends_the_others(twin: Twin) -> None:
     policy = soft()
     twin.service.fault = down
     for session_id in ("bad", "ended"):
@@ -359,7 +361,7 @@ def test_a_write_sends_what_others_left_past_a_session_that_always_fails(twin: T
     assert not twin.session(policy, "bad").record(said("bad again"))
 
 
-def test_one_users_turns_delay_no_erasure_of_another(twin: Twin) -> None:
+def test_turns_of_one_user_do_not_delay_an_erasure_by_another(twin: Twin) -> None:
     policy = soft()
     twin.service.fault = down
     twin.session(policy, "bad", user="bob").record(said("bob's"))
@@ -371,14 +373,14 @@ def test_one_users_turns_delay_no_erasure_of_another(twin: Twin) -> None:
 
 
 def entry_of(twin: Twin, policy: Policy) -> Any:
-    """A write that an earlier, soft run left."""
+    """Return a write left by an earlier soft run."""
     spool = MemorySpool()
     twin.session(soft(spool=spool)).record(said("left"))
     (entry,) = spool.pending(twin.service.client().origin)
     return entry
 
 
-def test_a_full_spool_drops_and_counts_but_a_healthy_service_needs_none(twin: Twin) -> None:
+def test_full_spool_drops_and_counts_writes(twin: Twin) -> None:
     session = twin.session(policy := soft(spool=MemorySpool(max_bytes=1)))
     twin.service.fault = down
     session.record(said("waits"))
@@ -389,15 +391,15 @@ def test_a_full_spool_drops_and_counts_but_a_healthy_service_needs_none(twin: Tw
     assert twin.service.contents() == ["waits", "goes through", "at once"]
 
 
-def test_a_broken_spool_does_not_stop_a_healthy_service(twin: Twin, tmp_path: Path) -> None:
+def test_broken_spool_does_not_affect_a_healthy_service(twin: Twin, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     session = twin.session(soft(spool=DirectorySpool(tmp_path / "file")))
     assert session.record(said("one"))
     assert twin.service.contents() == ["one"]
 
 
-def test_the_next_process_sends_what_the_last_one_left(twin: Twin, tmp_path: Path) -> None:
-    """Field case 1107."""
+def test_next_process_sends_the_spooled_writes(twin: Twin, tmp_path: Path) -> None:
+    """Users reported that a run returned before its memory was saved."""
     twin.service.fault = down
     twin.session(soft(spool=DirectorySpool(tmp_path))).record(said("one"))
     twin.service.fault = None
@@ -409,14 +411,14 @@ def test_the_next_process_sends_what_the_last_one_left(twin: Twin, tmp_path: Pat
 
 
 def test_recalled_text_is_not_recorded(twin: Twin) -> None:
-    """Field cases 402 and 601."""
+    """Users reported that recalled text was stored again as new memory."""
     block = join_block([], ["- [2026-03-01, user] Ann likes tea"], [])
     session = twin.session(soft())
     session.record(said(f"{block}\nReal words", block, "", block[:-5]))
     assert twin.service.contents() == ["Real words", ""]
 
 
-def test_recalled_text_is_not_recorded_in_a_payload_either(twin: Twin) -> None:
+def test_recalled_text_in_a_payload_is_not_recorded(twin: Twin) -> None:
     block = join_block([], ["- the code is 4711"], [])
     payload = {"parts": [{"content": f"Fine. {block}"}, {"content": [block, 1, None]}], "text": "kept"}
     turn = {"role": "user", "content": "Fine.", "id": "1", "payload": json.dumps(payload)}
@@ -428,19 +430,19 @@ def test_recalled_text_is_not_recorded_in_a_payload_either(twin: Twin) -> None:
     assert stored[1:] == ['{"kept":  "as it is"}', "no JSON"]
 
 
-def test_nothing_to_record_is_nothing_sent(twin: Twin) -> None:
+def test_nothing_is_sent_if_there_is_nothing_to_record(twin: Twin) -> None:
     session = twin.session(soft())
     assert session.record(said(join_block([], ["- x"], [])))
     assert session.record([])
     assert twin.service.requests == []
 
 
-def test_the_end_of_a_run_is_told_even_without_turns(twin: Twin) -> None:
+def test_run_end_is_sent_without_turns(twin: Twin) -> None:
     twin.session(soft()).record([], run_end=True)
     assert b'"run_end":true' in twin.service.requests[0].content
 
 
-def test_one_bad_turn_does_not_cost_the_others(twin: Twin, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_invalid_turn_does_not_affect_the_others(twin: Twin, caplog: pytest.LogCaptureFixture) -> None:
     bad = {"role": "user", "content": "SECRET", "payload": "SECRET\x00"}
     session = twin.session(policy := soft())
     assert not session.record([*said("one"), bad, *said("two")])
@@ -452,7 +454,7 @@ def test_one_bad_turn_does_not_cost_the_others(twin: Twin, caplog: pytest.LogCap
     assert twin.service.contents() == ["one", "two"]
 
 
-def test_a_large_record_is_sent_in_parts(twin: Twin) -> None:
+def test_large_record_is_sent_in_parts(twin: Twin) -> None:
     texts = [str(number) for number in range(MAX_TURNS_PER_WRITE + 1)]
     assert twin.session(soft()).record(said(*texts), run_end=True)
     assert twin.service.contents() == texts
@@ -460,7 +462,7 @@ def test_a_large_record_is_sent_in_parts(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[], [1], [MAX_WRITE_CHARS], [MAX_WRITE_CHARS // 2 + 1] * 3, [1, MAX_WRITE_CHARS, 1]])
-def test_parts_hold_every_turn_within_the_limit(sizes: list[int]) -> None:
+def test_parts_contain_every_turn_within_the_limit(sizes: list[int]) -> None:
     turns = [TurnIn.model_construct(role="user", content="x" * size, payload=None) for size in sizes]
     parts = chunks(turns)
     assert [turn for part in parts for turn in part] == turns
@@ -468,7 +470,7 @@ def test_parts_hold_every_turn_within_the_limit(sizes: list[int]) -> None:
     assert len(parts) == 1 or all(parts)
 
 
-def test_forget_sends_what_waits_and_then_erases_it(twin: Twin) -> None:
+def test_forget_first_sends_the_waiting_turns(twin: Twin) -> None:
     session = twin.session(soft())
     twin.service.fault = down
     session.record(said("one"))
@@ -480,7 +482,7 @@ def test_forget_sends_what_waits_and_then_erases_it(twin: Twin) -> None:
     assert window(session.recall("q")) == []
 
 
-def test_a_dry_run_keeps_the_tail(twin: Twin) -> None:
+def test_dry_run_keeps_the_tail(twin: Twin) -> None:
     session = twin.session(soft())
     session.record(said("one"))
     session.forget(session_id="s", dry_run=True)
@@ -489,13 +491,13 @@ def test_a_dry_run_keeps_the_tail(twin: Twin) -> None:
 
 
 @pytest.mark.parametrize("policy", [soft(), strict()])
-def test_forget_is_never_soft(twin: Twin, policy: Policy) -> None:
+def test_forget_always_raises_in_an_outage(twin: Twin, policy: Policy) -> None:
     twin.service.fault = down
     with pytest.raises(Unreachable):
         twin.session(policy).forget(session_id="s")
 
 
-def test_save_raises(fake: FakeService) -> None:
+def test_save_always_raises_in_an_outage(fake: FakeService) -> None:
     fake.fault = down
     with pytest.raises(Unreachable):
         MemorySession(fake.client(), "s", policy=soft()).save("fact")
@@ -503,7 +505,7 @@ def test_save_raises(fake: FakeService) -> None:
         asyncio.run(AsyncMemorySession(fake.async_client(), "s", policy=soft()).save("fact"))
 
 
-def test_a_session_takes_names_exactly(fake: FakeService) -> None:
+def test_session_uses_names_exactly(fake: FakeService) -> None:
     client = fake.client()
     assert MemorySession(client, "s").key[1:] == ("ann", "bot", "s")
     assert MemorySession(client, " s ", user="bob", agent="b").key[1:] == ("bob", "b", " s ")
@@ -512,7 +514,7 @@ def test_a_session_takes_names_exactly(fake: FakeService) -> None:
             MemorySession(client, session_id, user=user, agent=agent)
 
 
-def test_a_cancelled_record_loses_nothing(fake: FakeService) -> None:
+def test_cancelled_record_loses_nothing(fake: FakeService) -> None:
     policy = soft()
 
     async def cancelled() -> None:
@@ -562,7 +564,7 @@ def test_concurrent_tasks_of_one_session_store_every_turn_once(fake: FakeService
     assert sorted(fake.contents()) == sorted(map(str, range(50)))
 
 
-def test_whoami_goes_through_the_guard(fake: FakeService) -> None:
+def test_whoami_counts_outages(fake: FakeService) -> None:
     policy = soft()
     session = MemorySession(fake.client(), "s", user="bob", policy=policy)
     assert session.whoami().user == "bob"
@@ -574,7 +576,7 @@ def test_whoami_goes_through_the_guard(fake: FakeService) -> None:
     assert asyncio.run(AsyncMemorySession(fake.async_client(), "s").whoami()).user == "ann"
 
 
-def test_an_identity_is_asked_for_once_per_user_and_agent(fake: FakeService) -> None:
+def test_identity_is_requested_once_per_user_and_agent(fake: FakeService) -> None:
     policy, client = Policy(), fake.client()
     for session_id in ("s", "t"):
         known = MemorySession(client, session_id, policy=policy).identity()
@@ -590,7 +592,7 @@ async def both_identities(session: AsyncMemorySession) -> list[WhoAmI | None]:
     return [await session.identity(), await session.identity()]
 
 
-def test_nobody_knows_an_identity_in_an_outage(fake: FakeService) -> None:
+def test_identity_is_unknown_in_an_outage(fake: FakeService) -> None:
     fake.faults = [down] * 3
     policy = Policy()
     assert MemorySession(fake.client(), "s", policy=policy).identity() is None

@@ -1,4 +1,4 @@
-"""Unsent writes wait in order, within bounds, and survive what happens to their process."""
+"""Unsent writes wait in order, within a size limit, and survive the end of their process."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def spool(make_spool: MakeSpool) -> Spool:
     return make_spool(10_000)
 
 
-def test_an_entry_comes_back_as_it_went(spool: Spool) -> None:
+def test_entry_is_returned_unchanged(spool: Spool) -> None:
     kept = entry("zoë\n日本")
     assert spool.put(kept)
     assert list(spool.pending(KEY.origin, KEY)) == [kept]
@@ -57,14 +57,14 @@ def test_entries_keep_their_order_within_each_session(spool: Spool) -> None:
 
 
 @pytest.mark.parametrize("field", SessionKey._fields)
-def test_nobody_sees_what_another_left(spool: Spool, field: str) -> None:
-    """Field case 107: user, agent, session and credential all count."""
+def test_entries_are_visible_only_under_their_own_identity(spool: Spool, field: str) -> None:
+    """Users reported that two users with the same session id shared a history. Every field of the key counts."""
     assert spool.put(entry())
     stranger = KEY._replace(**{field: "other"})
     assert contents(spool, stranger.origin, stranger) == []
 
 
-def test_ids_are_not_joined_into_one_another(spool: Spool) -> None:
+def test_names_with_separators_are_kept_apart(spool: Spool) -> None:
     one, two = KEY._replace(user="a", agent="b/c"), KEY._replace(user="a/b", agent="c")
     assert spool.put(entry("one", one))
     assert spool.put(entry("two", two))
@@ -72,13 +72,13 @@ def test_ids_are_not_joined_into_one_another(spool: Spool) -> None:
     assert contents(spool, key=two) == ["two"]
 
 
-def test_self_is_no_user(spool: Spool) -> None:
+def test_no_user_differs_from_a_user_named_none(spool: Spool) -> None:
     assert spool.put(entry("self", KEY._replace(user=None)))
     assert contents(spool, key=KEY._replace(user="None")) == []
     assert [each.key.user for each in spool.pending(KEY.origin)] == [None]
 
 
-def test_an_entry_is_removed_once(spool: Spool) -> None:
+def test_entry_is_removed_once(spool: Spool) -> None:
     kept = entry()
     assert spool.put(kept)
     assert spool.holds(kept)
@@ -87,7 +87,7 @@ def test_an_entry_is_removed_once(spool: Spool) -> None:
     assert contents(spool) == []
 
 
-def test_what_is_removed_meanwhile_is_not_seen(spool: Spool) -> None:
+def test_entry_removed_during_iteration_is_skipped(spool: Spool) -> None:
     first, second = entry("1"), entry("2")
     assert spool.put(first)
     assert spool.put(second)
@@ -97,7 +97,7 @@ def test_what_is_removed_meanwhile_is_not_seen(spool: Spool) -> None:
     assert list(waiting) == []
 
 
-def test_the_bound_holds_and_is_logged(make_spool: MakeSpool, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_spool_refuses_and_logs_without_content(make_spool: MakeSpool, caplog: pytest.LogCaptureFixture) -> None:
     spool = make_spool(2 * ENTRY_OVERHEAD)
     first, second = entry("x" * 600), entry("SECRET" * 100)
     assert spool.put(first)
@@ -108,11 +108,11 @@ def test_the_bound_holds_and_is_logged(make_spool: MakeSpool, caplog: pytest.Log
     assert spool.put(second)
 
 
-def test_one_entry_always_fits(make_spool: MakeSpool) -> None:
+def test_single_entry_always_fits(make_spool: MakeSpool) -> None:
     assert make_spool(1).put(entry("x" * 1000))
 
 
-def test_names_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stamps_increase_when_the_clock_steps_back(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([100, 50, 50, 200])
     monkeypatch.setattr("threefold.spool.time.time_ns", lambda: next(times))
     stamps = Stamps()
@@ -120,26 +120,26 @@ def test_names_never_go_back(monkeypatch: pytest.MonkeyPatch) -> None:
     assert names == sorted(names)
 
 
-def test_a_directory_outlives_its_process(tmp_path: Path) -> None:
+def test_directory_spool_survives_its_process(tmp_path: Path) -> None:
     kept = entry()
     assert DirectorySpool(tmp_path).put(kept)
     assert list(DirectorySpool(tmp_path).pending(KEY.origin)) == [kept]
 
 
-def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:
+def test_directory_is_created_on_first_use(tmp_path: Path) -> None:
     spool = DirectorySpool(tmp_path / "spool")
     assert contents(spool) == []
     assert not (tmp_path / "spool").exists()
 
 
-def test_only_the_owner_reads_the_files(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     assert DirectorySpool(tmp_path / "spool").put(entry())
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "spool").rglob("*")}
     assert modes == {0o700, 0o600}
     assert stat.S_IMODE((tmp_path / "spool").stat().st_mode) == 0o700
 
 
-def test_a_write_that_was_cut_off_is_not_an_entry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_truncated_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool, kept = DirectorySpool(tmp_path), entry("whole")
     assert spool.put(kept)
     (whole,) = tmp_path.rglob("*.json")
@@ -152,30 +152,30 @@ def test_a_write_that_was_cut_off_is_not_an_entry(tmp_path: Path, caplog: pytest
     assert torn.with_suffix(".bad").exists()
 
 
-def test_a_directory_that_cannot_be_used_is_no_exception(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_unusable_directory_is_logged_and_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "spool").write_text("a file, not a directory")
     assert not DirectorySpool(tmp_path / "spool").put(entry())
     assert "cannot be written" in caplog.text
 
 
-def test_a_file_that_cannot_be_read_stops_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody else's, or a directory: the agent goes on."""
+def test_unreadable_file_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """For example a file of another user, or a directory."""
     spool, kept = DirectorySpool(tmp_path), entry()
     assert spool.put(kept)
     (whole,) = tmp_path.rglob("*.json")
     whole.with_name(f"0-strange-{whole.stem.rpartition('-')[2]}.json").mkdir()
     assert list(spool.pending(KEY.origin, KEY)) == [kept]
     assert "cannot be read" in caplog.text
-    assert not spool.holds(Entry("x" * 300, KEY, kept.request))  # longer than a file's name may be
+    assert not spool.holds(Entry("x" * 300, KEY, kept.request))  # longer than a file name may be
 
 
-def test_a_file_that_goes_while_room_is_counted_is_no_error(tmp_path: Path) -> None:
+def test_file_deleted_while_sizes_are_added_up_is_no_error(tmp_path: Path) -> None:
     (tmp_path / "origin").mkdir()
     (tmp_path / "origin" / "sent.json").symlink_to(tmp_path / "gone")
     assert DirectorySpool(tmp_path).put(entry())
 
 
-def test_room_that_another_process_made_is_found(tmp_path: Path) -> None:
+def test_space_freed_by_another_process_is_used(tmp_path: Path) -> None:
     one, other, first = DirectorySpool(tmp_path, 1200), DirectorySpool(tmp_path, 1200), entry("x" * 1000)
     assert one.put(first)
     assert other.remove(first)
@@ -196,7 +196,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_two_processes_share_a_directory_and_may_be_killed(tmp_path: Path) -> None:
+def test_processes_sharing_a_directory_may_be_killed(tmp_path: Path) -> None:
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name]) for name in "ab"]
     assert [writer.wait() for writer in writers] == [-signal.SIGKILL] * 2
     found = contents(DirectorySpool(tmp_path), key=KEY)

@@ -1,4 +1,4 @@
-"""What a model sees: closed schemas without identity, levels up to its ceiling, and answers it can act on."""
+"""Tools offered to a model: closed schemas without identity, levels up to the ceiling, and helpful answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ EVERYTHING = [
 def run(
     fake: FakeService, name: str, arguments: Mapping[str, Any], mode: Any = "soft", tools: list[Tool] | None = None
 ) -> str:
-    """Both dispatchers, which have to agree."""
+    """Run the sync and the async dispatcher, and check that they agree."""
     policy = Policy(failure_mode=mode)
     result = run_tool(MemorySession(fake.client(), "s", policy=policy), name, arguments, tools)
     session = AsyncMemorySession(fake.async_client(), "s", policy=Policy(failure_mode=mode))
@@ -70,7 +70,7 @@ def run(
 def run_in(
     fake: FakeService, profile: ProfileName, name: str, arguments: Mapping[str, Any], names: list[str] | None = None
 ) -> str:
-    """As a client of a profile, whose identity and store are known."""
+    """Run a tool of a profile whose identity and store are known."""
     return run(fake, name, arguments, tools=profile_tools(profile, fake.client().whoami(), names))
 
 
@@ -84,7 +84,7 @@ def levels(whoami: WhoAmI | None, name: str) -> list[str] | None:
     return level and [value for choice in level["anyOf"] for value in choice.get("enum", [])]
 
 
-def test_every_tool_is_named_once_everywhere() -> None:
+def test_every_tool_has_one_name() -> None:
     assert list(TOOLS) == list(get_args(ToolName))
     assert [tool.name for tool in memory_tools()] == ["search_memory", "save_memory"]
     assert all("\n" not in tool.description for tool in TOOLS.values())
@@ -92,7 +92,7 @@ def test_every_tool_is_named_once_everywhere() -> None:
 
 @pytest.mark.parametrize("tool", EVERYTHING)
 def test_no_tool_takes_an_identity(tool: Tool) -> None:
-    """Field case 121."""
+    """Users reported tools where the model supplied the user."""
     schema = tool.parameters()
     assert schema["additionalProperties"] is False
     assert IDENTITY.isdisjoint(schema["properties"])
@@ -115,17 +115,17 @@ def test_levels_stop_at_the_ceiling(fake: FakeService, name: str, ceiling: Level
     assert levels(whoami, name) == expected
 
 
-def test_an_unknown_ceiling_is_taken_as_agent() -> None:
+def test_unknown_ceiling_counts_as_agent() -> None:
     assert levels(None, "search_memory") == ["session", "agent"]
 
 
-def test_a_level_that_was_not_offered_is_refused_unsent(fake: FakeService) -> None:
-    said = run_in(fake, "threefold", "search_memory", {"query": "tea", "level": "user"})
-    assert said.startswith("Wrong call: level: ")
+def test_level_that_was_not_offered_is_refused_and_not_sent(fake: FakeService) -> None:
+    text = run_in(fake, "threefold", "search_memory", {"query": "tea", "level": "user"})
+    assert text.startswith("Wrong call: level: ")
     assert set(fake.paths()) == {"/v1/whoami"}
 
 
-def test_the_hint_names_the_tools_that_are_there() -> None:
+def test_hint_names_the_offered_tools() -> None:
     hint = tools_hint(memory_tools(names=["search_memory"]))
     assert "search_memory" in hint
     assert "save_memory" not in hint
@@ -145,7 +145,7 @@ def test_the_hint_names_the_tools_that_are_there() -> None:
         ("prefetch_memory", {"message": "tea?"}, {"query": "tea?"}),
     ],
 )
-def test_reading_tools_recall(
+def test_reading_tools_send_a_recall(
     fake: FakeService, name: str, arguments: dict[str, Any], request_body: dict[str, Any]
 ) -> None:
     fake.fault = answer(200, RecallResponse(block=BLOCK).model_dump_json())
@@ -153,20 +153,20 @@ def test_reading_tools_recall(
     assert sent(fake) == {"session_id": "s", **request_body}
 
 
-def test_a_result_never_becomes_a_memory_again(fake: FakeService) -> None:
-    """Field case 601."""
+def test_result_of_a_tool_is_never_saved_again(fake: FakeService) -> None:
+    """Users reported that recalled text was stored again as new memory."""
     fake.fault = answer(200, RecallResponse(block=BLOCK).model_dump_json())
     assert strip_block(run(fake, "search_memory", {"query": "tea"})) == ""
     assert run(fake, "save_memory", {"text": BLOCK}) == NOTHING_TO_SAVE
 
 
-def test_saving(fake: FakeService) -> None:
+def test_save_memory(fake: FakeService) -> None:
     fake.fault = answer(200, json.dumps(SAVED))
     assert run(fake, "save_memory", {"text": "Ann likes tea"}) == "Saved as f1."
     assert sent(fake) == {"text": "Ann likes tea", "session_id": "s"}
 
 
-def test_nothing_found(fake: FakeService) -> None:
+def test_search_without_results(fake: FakeService) -> None:
     fake.fault = answer(200, "{}")
     assert run(fake, "search_memory", {"query": "tea"}) == NOTHING_FOUND
 
@@ -183,7 +183,7 @@ def test_nothing_found(fake: FakeService) -> None:
     ],
 )
 @pytest.mark.parametrize("mode", ["soft", "strict"])
-def test_a_wrong_call_is_explained_and_not_sent(
+def test_invalid_call_is_explained_and_not_sent(
     fake: FakeService, name: str, arguments: dict[str, Any], problem: str, mode: str
 ) -> None:
     assert problem in run(fake, name, arguments, mode)
@@ -191,13 +191,13 @@ def test_a_wrong_call_is_explained_and_not_sent(
 
 
 @pytest.mark.parametrize(("fault", "text"), [(down, UNAVAILABLE), (refusing(Forbidden("no")), NOT_ALLOWED)])
-def test_a_failure_is_text_when_soft(fake: FakeService, fault: Fault, text: str) -> None:
+def test_failure_is_text_in_soft_mode(fake: FakeService, fault: Fault, text: str) -> None:
     fake.fault = fault
     assert run(fake, "search_memory", {"query": "tea"}).startswith(text)
     assert run(fake, "save_memory", {"text": "Ann likes tea"}).startswith(text)
 
 
-def test_a_failed_save_raises_when_strict(fake: FakeService) -> None:
+def test_failed_save_raises_in_strict_mode(fake: FakeService) -> None:
     fake.fault = down
     with pytest.raises(Unreachable):
         run(fake, "save_memory", {"text": "Ann likes tea"}, "strict")
@@ -207,21 +207,21 @@ def test_a_failed_save_raises_when_strict(fake: FakeService) -> None:
     assert run(fake, "search_memory", {"query": "tea"}, cast(Any, "strict")) == UNAVAILABLE
 
 
-def test_a_part_of_an_answer_is_told_as_such(fake: FakeService) -> None:
+def test_incomplete_answer_is_labelled(fake: FakeService) -> None:
     fake.fault = answer(200, RecallResponse(block=BLOCK, degraded=["embedder"]).model_dump_json())
     assert run(fake, "load_memory", {"query": "tea"}) == f"{INCOMPLETE}\n{BLOCK}"
     fake.fault = answer(200, RecallResponse(degraded=["long_term"]).model_dump_json())
     assert run(fake, "load_memory", {"query": "tea"}) == INCOMPLETE
 
 
-def test_what_was_said_is_recorded_word_for_word(fake: FakeService) -> None:
+def test_record_stores_the_words_of_the_message(fake: FakeService) -> None:
     assert run(fake, "record", {"message": f"I like tea.\n{BLOCK}", "answer": "Noted."}) == "Recorded."
     said = [(turn["role"], turn["content"]) for turn in sent(fake)["turns"]]
     assert said == [("user", "I like tea."), ("assistant", "Noted.")]
 
 
-def test_a_recalled_block_alone_is_not_recorded(fake: FakeService) -> None:
-    """Field case 601."""
+def test_recalled_block_alone_is_not_recorded(fake: FakeService) -> None:
+    """Users reported that recalled text was stored again as new memory."""
     assert run(fake, "record", {"message": BLOCK}) == NOTHING_TO_SAVE
     assert run(fake, "record", {"message": BLOCK, "answer": " "}) == NOTHING_TO_SAVE
     assert run(fake, "record", {}).startswith("Wrong call: ")
@@ -229,7 +229,7 @@ def test_a_recalled_block_alone_is_not_recorded(fake: FakeService) -> None:
     assert fake.requests == []
 
 
-def test_memories_are_listed_with_their_ids_and_fenced(fake: FakeService) -> None:
+def test_list_shows_ids_inside_the_fence(fake: FakeService) -> None:
     page = {"items": [SAVED], "next_cursor": "c2"}
     fake.fault = answer(200, json.dumps(page))
     said = run(fake, "list_memories", {"kind": "fact", "limit": 1, "cursor": "c1", "level": "agent"})
@@ -238,22 +238,22 @@ def test_memories_are_listed_with_their_ids_and_fenced(fake: FakeService) -> Non
     assert sent(fake) == {"kinds": ["fact"], "limit": 1, "cursor": "c1", "level": "agent", "session_id": "s"}
 
 
-def test_an_empty_list_is_told_as_such(fake: FakeService) -> None:
+def test_empty_list_says_so(fake: FakeService) -> None:
     fake.fault = answer(200, '{"items": []}')
     assert run(fake, "list_memories", {}) == NOTHING_FOUND
     assert sent(fake)["kinds"] == ["fact", "episode"]
 
 
-def test_a_session_goes_on_after_a_failed_list(fake: FakeService) -> None:
+def test_failed_list_counts_for_the_breaker(fake: FakeService) -> None:
     """The breaker counts every call of a session, not only recalls."""
     fake.fault = down
     session = MemorySession(fake.client(), "s")
     assert [run_tool(session, "list_memories", {}) for _ in range(3)] == [UNAVAILABLE] * 3
     assert session.stats.outages == 3
-    assert len(fake.requests) == 6  # three attempts each, and none once the breaker is open
+    assert len(fake.requests) == 6  # three attempts per call until the breaker opens
 
 
-def test_forgetting_is_for_those_to_whom_it_was_offered(fake: FakeService) -> None:
+def test_forget_is_available_only_if_offered(fake: FakeService) -> None:
     assert "no tool 'forget'" in run(fake, "forget", {"ids": ["f1"]})
     assert fake.requests == []
     assert "forget" not in [tool.name for tool in profile_tools("threefold")]
@@ -268,13 +268,15 @@ def test_forgetting_is_for_those_to_whom_it_was_offered(fake: FakeService) -> No
         ({"ids": ["f1"]}, {"dry_run": False, "counts": {"facts": 0}}, NOTHING_FORGOTTEN),
     ],
 )
-def test_forgetting(fake: FakeService, arguments: dict[str, Any], receipt: dict[str, Any], text: str) -> None:
+def test_forget_reports_what_it_deleted(
+    fake: FakeService, arguments: dict[str, Any], receipt: dict[str, Any], text: str
+) -> None:
     fake.fault = answer(200, json.dumps(RECEIPT | receipt))
     assert text in run(fake, "forget", arguments, tools=profile_tools("threefold", names=["forget"]))
     assert sent(fake) == {"fact_ids": ["f1"], "dry_run": arguments.get("dry_run", False)}
 
 
-def test_the_profiles_offer_what_their_clients_know() -> None:
+def test_profiles_offer_the_tools_their_clients_know() -> None:
     offered = {profile: [tool.name for tool in profile_tools(profile)] for profile in PROFILES}
     assert offered == {
         "threefold": ["search_memory", "save_memory", "load_memory", "record", "list_memories"],
@@ -291,14 +293,14 @@ def test_the_profiles_offer_what_their_clients_know() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_read_only_leaves_out_what_writes(profile: ProfileName) -> None:
+def test_read_only_omits_tools_that_write(profile: ProfileName) -> None:
     names = list(PROFILES[profile].tools)
     left = {tool.name for tool in profile_tools(profile, names=names, read_only=True)}
     writing = {"save_memory", "record", "forget", "memory.record", "memory.consolidate"}
     assert left == set(names) - writing
 
 
-def test_a_tool_that_a_profile_does_not_have_is_refused() -> None:
+def test_tool_unknown_to_its_profile_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="profile 'kagent' has no 'record'; it has save_memory, "):
         profile_tools("kagent", names=["save_memory", "record"])
 
@@ -315,7 +317,7 @@ def test_kagent_gets_five_memories_with_a_cosine_of_at_least_03(
 
 
 def loaded(fake: FakeService, *memories: dict[str, Any], degraded: Sequence[str] = ()) -> str:
-    """What kagent's `load_memory` says when a recall brings these."""
+    """Return the text of `load_memory` in the kagent profile for these memories."""
     facts: list[dict[str, Any]] = [{**SAVED, "score": 1, "score_parts": {}, **memory} for memory in memories]
     fake.fault = None
     tools = profile_tools("kagent", fake.client().whoami())
@@ -323,7 +325,7 @@ def loaded(fake: FakeService, *memories: dict[str, Any], degraded: Sequence[str]
     return run(fake, "load_memory", {"query": "tea"}, tools=tools)
 
 
-def test_kagent_loads_compact_json_in_the_fence(fake: FakeService) -> None:
+def test_kagent_gets_compact_json_inside_the_fence(fake: FakeService) -> None:
     episode = {"kind": "episode", "role": "assistant", "text": "x" * 9_000}
     said = loaded(fake, {"text": "Ann\nlikes tea."}, episode)
     whole = json.loads(said)
@@ -348,7 +350,7 @@ def test_no_memory_closes_the_fence_of_the_json(fake: FakeService) -> None:
     assert "\uff1c" not in said
 
 
-def test_kagent_is_told_of_nothing_and_of_what_is_missing(fake: FakeService) -> None:
+def test_kagent_is_told_about_empty_and_incomplete_results(fake: FakeService) -> None:
     assert loaded(fake) == '{"memories":[]}'
     assert json.loads(loaded(fake, {}, degraded=["embedder"]))["warning"] == INCOMPLETE
     assert loaded(fake, degraded=["embedder"]).startswith(INCOMPLETE)
@@ -357,7 +359,7 @@ def test_kagent_is_told_of_nothing_and_of_what_is_missing(fake: FakeService) -> 
 
 
 @pytest.mark.parametrize(("store_says", "days"), [(None, 15), (90.0, 90)])
-def test_what_kagent_saves_expires(fake: FakeService, store_says: float | None, days: float) -> None:
+def test_facts_saved_by_kagent_expire(fake: FakeService, store_says: float | None, days: float) -> None:
     fake.store = StorePolicy(default_expiry_days=store_says)
     session = MemorySession(fake.client(), "s")
     whoami = session.whoami()
@@ -369,7 +371,7 @@ def test_what_kagent_saves_expires(fake: FakeService, store_says: float | None, 
 
 
 @pytest.mark.parametrize("mode", ["soft", "strict"])
-def test_a_text_that_cannot_be_saved_is_a_wrong_call(fake: FakeService, mode: str) -> None:
+def test_text_that_cannot_be_saved_is_an_invalid_call(fake: FakeService, mode: str) -> None:
     tools = profile_tools("kagent")
     assert run(fake, "save_memory", {"content": BLOCK}, mode, tools) == NOTHING_TO_SAVE
     assert "must not be blank" in run(fake, "save_memory", {"content": " "}, mode, tools)
@@ -377,7 +379,7 @@ def test_a_text_that_cannot_be_saved_is_a_wrong_call(fake: FakeService, mode: st
     assert fake.requests == []
 
 
-def test_a_list_shows_head_and_tail_of_what_is_long(fake: FakeService) -> None:
+def test_list_shows_head_and_tail_of_long_texts(fake: FakeService) -> None:
     fake.fault = answer(200, json.dumps({"items": [{**SAVED, "text": f"head{'x' * 900_000}tail"}]}))
     said = run(fake, "list_memories", {})
     assert "head" in said
@@ -410,12 +412,14 @@ def test_kaigents_records_a_fact_in_the_long_tier(fake: FakeService) -> None:
         ({"content": "x", "tier": "long", "metadata": {"user_id": "bob"}}, "metadata: reserved keys: user_id"),
     ],
 )
-def test_kaigents_never_succeeds_in_silence(fake: FakeService, arguments: dict[str, Any], problem: str) -> None:
+def test_kaigents_refuses_arguments_that_would_be_ignored(
+    fake: FakeService, arguments: dict[str, Any], problem: str
+) -> None:
     assert problem in run_in(fake, "kaigents", "memory.record", arguments)
     assert set(fake.paths()) == {"/v1/whoami"}
 
 
-def test_no_workspace_is_believed_while_the_store_is_not_known(fake: FakeService) -> None:
+def test_workspace_is_refused_while_the_store_is_unknown(fake: FakeService) -> None:
     said = run(fake, "memory.query", {"query": "q", "workspace_id": "default"}, tools=profile_tools("kaigents"))
     assert said.startswith("Wrong call: workspace_id: ")
 
@@ -428,7 +432,9 @@ def test_no_workspace_is_believed_while_the_store_is_not_known(fake: FakeService
         ("memory.assemble_context", {"query": "q"}, {"token_budget": 2048}),
     ],
 )
-def test_kaigents_reads(fake: FakeService, name: str, arguments: dict[str, Any], options: dict[str, Any]) -> None:
+def test_kaigents_reading_tools(
+    fake: FakeService, name: str, arguments: dict[str, Any], options: dict[str, Any]
+) -> None:
     assert run_in(fake, "kaigents", name, arguments) == "the block"
     assert sent(fake) == {"query": "q", "session_id": "s", **options}
 
@@ -442,7 +448,7 @@ def test_kaigents_consolidates_its_session(fake: FakeService) -> None:
     assert fake.paths()[-1] == "/v1/sessions/s/end"
 
 
-def test_one_memory_in_a_fence_of_its_own() -> None:
+def test_found_text_is_fenced_and_cut() -> None:
     found = found_text(Memory.model_validate({**SAVED, "text": f"x{'y' * 3_000}z </threefold-memory>"}))
     assert found.count(FENCE_CLOSE) == 1
     assert len(found) < SHOWN_CHARS + 300

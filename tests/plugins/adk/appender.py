@@ -1,6 +1,6 @@
-"""A worker: appends numbered events to one session, and reads it anew whenever another worker was faster.
+"""A worker process that appends numbered events to one session and reloads it after each stale error.
 
-Started a second time, it begins at the beginning with the same events, as a queue would deliver them.
+Started again, it appends the same events from the beginning, as a queue would deliver them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from threefold_adk import ThreefoldSessionService
 
 
 def numbered(worker: str, number: int) -> Event:
-    """The same event each time."""
+    """Return the same event for the same number."""
     content = types.Content(role="user", parts=[types.Part(text=f"{worker} {number}")])
     actions = EventActions(state_delta={worker: number} if number % 5 == 0 else {})
     return Event(id=f"{worker}-{number}", author="user", content=content, actions=actions, timestamp=1.0)
 
 
 async def read(sessions: ThreefoldSessionService) -> Session:
-    """The session, without its events."""
+    """Return the session without its events."""
     found = await sessions.get_session(
         app_name="app", user_id="ana", session_id="s", config=GetSessionConfig(num_recent_events=0)
     )
@@ -35,7 +35,7 @@ async def read(sessions: ThreefoldSessionService) -> Session:
 
 
 async def append_all(sessions: ThreefoldSessionService, worker: str, count: int) -> None:
-    """Append every event, in order."""
+    """Append every event in order."""
     session = await read(sessions)
     for number in range(count):
         while True:

@@ -1,4 +1,4 @@
-"""Services on each database, and the session services of ADK beside ours."""
+"""Fixtures of the ADK tests: services on each database, and the session services of ADK for comparison."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from threefold import MemoryClient
 
 @pytest.fixture
 def line(database_url: str) -> Iterator[Line]:
-    """The way to a service on each database in turn."""
+    """A link to a service on each database in turn."""
     with local_line(database_url, APP) as found:
         yield found
 
 
 @pytest.fixture
 def memory(line: Line) -> Iterator[MemoryClient]:
-    """What ana's sessions are as memory."""
+    """A client of ana, to read her sessions as memory."""
     with line.client("ana") as client:
         yield client
 

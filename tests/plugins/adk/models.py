@@ -1,4 +1,4 @@
-"""Apps with a scripted model, and what memory holds of their sessions."""
+"""Apps with a scripted model, and helpers that read their sessions from memory."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from threefold.contract import Turn
 from threefold_adk.events import words_of
 
 APP = "shop"
-"""The agent of every line here."""
+"""The agent of all links here."""
 
 
 class Talk:
-    """An app and its runner. What its model was sent is in `script.prompts` and `model.requests`."""
+    """An app and its runner. `script.prompts` and `model.requests` record what the model was sent."""
 
     def __init__(
         self,
@@ -47,24 +47,24 @@ class Talk:
         )
 
     async def say(self, text: str, session: str = "s", user: str = "ana", **options: Any) -> str:
-        """A run: the user's words in, the model's last words out."""
+        """Run with this text of the user and return the last text of the model."""
         running = self.runner.run_async(user_id=user, session_id=session, new_message=message(text), **options)
         events: list[Event] = [event async for event in running]
         return words_of(events[-1].content)
 
     async def session(self, session: str = "s", user: str = "ana") -> Session:
-        """As the session service has it."""
+        """Return the session from the session service."""
         found = await self.sessions.get_session(app_name=APP, user_id=user, session_id=session)
         assert found is not None
         return found
 
 
 def turns(line: Line, session: str = "s", user: str = "ana") -> list[Turn]:
-    """All that memory holds of a session."""
+    """Return all turns of a session in memory."""
     with line.client(user) as memory:
         return memory.turns(session, payload=True, limit=1_000).turns
 
 
 def words(line: Line, session: str = "s", user: str = "ana") -> list[str]:
-    """What is said in a session, as memory holds it."""
+    """Return the texts of a session in memory."""
     return [turn.content for turn in turns(line, session, user)]

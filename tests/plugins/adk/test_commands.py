@@ -1,4 +1,4 @@
-"""ADK's own commands with `threefold://` addresses: what is told in one session is answered in a new one."""
+"""The commands of ADK with `threefold://` addresses: a fact told in one session is known in a new one."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ services:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A served service."""
+    """The URL of a served service."""
     with served("--data", str(tmp_path_factory.mktemp("service")), "--embedder", "hash") as url:
         yield url
 
 
 def make_agent(place: Path) -> None:
-    """The directory of an agent, which has its name."""
+    """Write the directory of an agent, which also names it."""
     place.mkdir()
     (place / "__init__.py").write_text("from . import agent\n")
     (place / "agent.py").write_text(AGENT)
@@ -76,7 +76,7 @@ def options(url: str) -> list[str]:
 
 @contextmanager
 def served_by_adk(command_name: str, agents: Path, url: str) -> Generator[httpx.Client]:
-    """`adk api_server` or `adk web` until the block ends."""
+    """Serve `adk api_server` or `adk web` until the block ends."""
     command = [ADK, command_name, "--port=0", *options(url), str(agents)]
     with subprocess.Popen(command, env=QUIET, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -85,7 +85,7 @@ def served_by_adk(command_name: str, agents: Path, url: str) -> Generator[httpx.
         while address is None and (line := process.stderr.readline()):
             log.append(line)
             address = re.search(r"running on (http://127\.0\.0\.1:\d+)", line)
-        reader = Thread(target=log.extend, args=(process.stderr,))  # a full pipe would stop the server
+        reader = Thread(target=log.extend, args=(process.stderr,))  # a full pipe would block the server
         reader.start()
         try:
             assert address is not None, "".join(log)
@@ -97,7 +97,7 @@ def served_by_adk(command_name: str, agents: Path, url: str) -> Generator[httpx.
 
 
 def ask(server: httpx.Client, session: str, text: str) -> str:
-    """What the agent answers in a session of ana."""
+    """Return the answer of the agent in a session of ana."""
     message: dict[str, Any] = {"role": "user", "parts": [{"text": text}]}
     body = {"appName": "guide", "userId": "ana", "sessionId": session, "newMessage": message}
     events = server.post("/run", json=body).raise_for_status().json()
@@ -105,7 +105,7 @@ def ask(server: httpx.Client, session: str, text: str) -> str:
 
 
 @pytest.mark.slow
-def test_the_api_server(url: str, tmp_path: Path) -> None:
+def test_adk_api_server(url: str, tmp_path: Path) -> None:
     make_agent(tmp_path / "guide")
     (tmp_path / "services.py").write_text(SERVICES_PY)
     with served_by_adk("api_server", tmp_path, url) as server:
@@ -151,7 +151,7 @@ def test_adk_run(url: str, tmp_path: Path) -> None:
         assert "It is Tom." in subprocess.check_output(command, env=QUIET, text=True, stdin=subprocess.DEVNULL)
 
 
-def test_what_is_registered() -> None:
+def test_schemes_are_registered() -> None:
     registry = ServiceRegistry()
     register(registry)
     for scheme in ("threefold", "threefold+https"):
@@ -160,7 +160,7 @@ def test_what_is_registered() -> None:
         assert isinstance(registry.create_memory_service(uri, agents_dir="."), ThreefoldMemoryService)
 
 
-def test_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_addresses_of_services(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEFOLD_URL", "http://memory.test:9")
     assert client_from("threefold://").url == "http://memory.test:9"
     assert client_from("threefold://localhost:8181").url == "http://localhost:8181"

@@ -37,18 +37,18 @@ def stored(turn: TurnIn) -> Turn:
     return Turn(seq=1, tokens=1, **turn.model_dump())
 
 
-def test_what_a_user_says() -> None:
+def test_event_of_a_user() -> None:
     turn = turn_of(event(said("Hello"), said("there."), author="user", id="e1", timestamp=0.5))
     assert (turn.id, turn.role, turn.kind, turn.name, turn.content) == ("e1", "user", "message", None, "Hello\nthere.")
     assert turn.created_at == datetime(1970, 1, 1, 0, 0, 0, 500_000, UTC)
 
 
-def test_what_an_agent_says_carries_its_name() -> None:
+def test_event_of_an_agent_has_its_name() -> None:
     turn = turn_of(event(said("Fine."), author="billing"))
     assert (turn.role, turn.name, turn.content) == ("assistant", "billing", "Fine.")
 
 
-def test_a_call_and_its_result_are_one_group() -> None:
+def test_call_and_result_are_one_group() -> None:
     call = turn_of(event(said("I look it up."), called("weather", town="Oslo")))
     assert (call.role, call.kind, call.name) == ("assistant", "tool_call", "weather")
     assert call.content == 'I look it up.\nweather({"town": "Oslo"})'
@@ -57,18 +57,18 @@ def test_a_call_and_its_result_are_one_group() -> None:
     assert result.group == call.group is not None
 
 
-def test_calls_that_are_made_together_are_one_group_with_their_results() -> None:
+def test_parallel_calls_and_results_are_one_group() -> None:
     call = turn_of(event(called("weather"), called("clock")))
     result = turn_of(event(answered("weather", result="Sunny."), answered("clock", hour=9)))
     assert result.group == call.group
     assert result.content == 'Sunny.\n{"hour": 9}'
 
 
-def test_thinking_is_private() -> None:
+def test_thoughts_are_not_recorded() -> None:
     assert turn_of(event(said("Hmm.", thought=True), said("Yes."))).content == "Yes."
 
 
-def test_what_was_heard_is_text() -> None:
+def test_transcription_is_text() -> None:
     heard = Event(author="user", input_transcription=types.Transcription(text="Hello."))
     assert (turn_of(heard).role, turn_of(heard).content) == ("user", "Hello.")
 
@@ -79,24 +79,24 @@ def test_code_and_its_output_are_text() -> None:
     assert turn_of(event(code, output)).content == "print(1)\n1"
 
 
-def test_a_change_of_state_is_nobodys_words() -> None:
+def test_change_of_state_is_a_turn_without_text() -> None:
     turn = turn_of(Event(author="user"))
     assert (turn.role, turn.content) == ("system", "")
 
 
-def test_files_leave_a_mark() -> None:
+def test_files_are_recorded_as_marks() -> None:
     picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=b"1234"))
     page = types.Part(file_data=types.FileData(mime_type="text/html", file_uri="https://example.org"))
     assert turn_of(event(picture, page)).content == "[image/png, 4 bytes]\n[text/html https://example.org]"
 
 
 @pytest.mark.parametrize("name", ["search_memory", "load_memory", "transfer_to_agent", "adk_request_credential"])
-def test_lookups_and_requests_of_the_framework_are_nobodys_words(name: str) -> None:
+def test_memory_tools_and_framework_requests_have_no_text(name: str) -> None:
     assert turn_of(event(called(name, query="secret"))).content == ""
     assert turn_of(event(answered(name, result="secret"))).content == ""
 
 
-def test_events_come_back_as_they_were() -> None:
+def test_events_are_restored_unchanged() -> None:
     rich = event(
         said("Look.", thought_signature=b"\xff\x00"),
         types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(range(256)))),
@@ -109,40 +109,42 @@ def test_events_come_back_as_they_were() -> None:
     assert event_of(stored(turn_of(rich))) == rich
 
 
-def test_what_others_wrote_is_no_event() -> None:
+def test_foreign_payload_is_no_event() -> None:
     turn = stored(turn_of(event(said("Hello."))))
     for payload in (None, "no JSON", "[]", '{"id": "another"}', "[" * 100_000):
         assert event_of(turn.model_copy(update={"payload": payload})) is None
 
 
-def test_one_event_makes_one_turn_byte_for_byte() -> None:
+def test_same_event_gives_the_same_turn() -> None:
     one = event(said("Hello."), called("weather", town="Oslo"))
     assert turn_of(one) == turn_of(Event.model_validate_json(one.model_dump_json()))
 
 
-def test_what_load_memory_found_is_not_kept() -> None:
+def test_result_of_load_memory_is_not_stored() -> None:
     found = event(answered("load_memory", result={"memories": [{"content": "the gate code is 4711"}]}))
     turn = turn_of(found)
     assert "4711" not in f"{turn.content}{turn.payload}"
     assert RECALLED in (turn.payload or "")
-    assert found.get_function_responses()[0].response != {"result": RECALLED}  # the model's copy is left alone
+    assert found.get_function_responses()[0].response != {
+        "result": RECALLED
+    }  # the event that the model sees is not changed
 
 
-def test_text_that_no_database_holds_is_escaped_in_the_payload() -> None:
+def test_text_that_no_database_can_store_is_escaped_in_the_payload() -> None:
     broken = event(said("a\ud800b\x00"))
     turn = turn_of(broken)
     assert turn.content == "a\ufffdb\ufffd"
     assert event_of(stored(turn)) == broken
 
 
-def test_a_payload_that_is_too_long_is_left_out() -> None:
+def test_oversized_payload_is_left_out() -> None:
     picture = types.Part(inline_data=types.Blob(mime_type="image/png", data=bytes(MAX_PAYLOAD_CHARS)))
     turn = turn_of(event(picture))
     assert (turn.content, turn.payload) == ("[image/png, 4000000 bytes]", None)
 
 
 class Odd:
-    """No JSON."""
+    """An object that JSON cannot represent."""
 
     def __str__(self) -> str:
         return "odd"
@@ -161,7 +163,7 @@ def nested(levels: int) -> dict[str, Any]:
     return found
 
 
-def test_a_tool_may_answer_what_is_no_json() -> None:
+def test_tool_result_that_is_not_json_is_stored_as_text() -> None:
     turn = turn_of(event(answered("weather", result=Odd())))
     assert turn.content == '"odd"'
     kept = event_of(stored(turn))
@@ -174,29 +176,29 @@ def test_a_tool_may_answer_what_is_no_json() -> None:
     [({("a", "b"): 1}, True), (nested(10_000), False), (cycle(), False)],
     ids=["keys", "levels", "cycle"],
 )
-def test_what_cannot_be_json_costs_no_words(broken: dict[Any, Any], is_kept: bool) -> None:
+def test_invalid_json_does_not_lose_the_text(broken: dict[Any, Any], is_kept: bool) -> None:
     turn = turn_of(event(said("Look."), answered("weather", result=broken)))
     assert turn.content == "Look.\n[dict]"
     assert (turn.payload is not None) is is_kept
 
 
 @pytest.mark.parametrize("timestamp", [1_750_000_000_000.0, 1e300, float("nan"), float("inf")])
-def test_a_clock_that_is_none_costs_no_event(timestamp: float) -> None:
+def test_invalid_timestamp_does_not_lose_the_event(timestamp: float) -> None:
     turn = turn_of(event(said("Hello."), timestamp=timestamp))
     assert (turn.content, turn.created_at) == ("Hello.", None)
 
 
-def test_an_id_that_memory_refuses_stays_the_same_id() -> None:
+def test_refused_id_is_replaced_by_a_stable_one() -> None:
     first, second = (turn_of(event(said("Hello."), id="*")).id for _ in range(2))
     assert first == second != "*"
 
 
-def test_only_what_is_said_whole_is_spoken() -> None:
+def test_only_complete_texts_are_spoken_turns() -> None:
     events = [event(said("Hel"), partial=True), event(said("Hello.")), event(), Event(author="user")]
     assert [turn.content for turn in spoken_turns(events)] == ["Hello."]
 
 
-def test_credentials_are_nothing_to_remember() -> None:
+def test_credentials_are_not_recorded() -> None:
     keys = event(said("Here."), answered("adk_request_credential", token="secret"), author="user")
     oauth = AuthCredential(auth_type=AuthCredentialTypes.OAUTH2, oauth2=OAuth2Auth(client_secret="secret"))
     waiting = event(answered("calendar", result="It needs a key."))
@@ -206,4 +208,4 @@ def test_credentials_are_nothing_to_remember() -> None:
     turns = spoken_turns([keys, waiting])
     assert [turn.content for turn in turns] == ["Here.", "It needs a key."]
     assert "secret" not in str(turns)
-    assert "secret" in (turn_of(waiting).payload or "")  # a session keeps its events whole
+    assert "secret" in (turn_of(waiting).payload or "")  # the session keeps the complete event

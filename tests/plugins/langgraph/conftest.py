@@ -1,4 +1,4 @@
-"""A service in-process, and connections to it that count their requests."""
+"""Fixtures of the LangGraph tests: an in-process service and connections that count their requests."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ AGENT = "support"
 
 
 class Line(fixtures.line.Line):
-    """The way to a service, as connections of agent `support`."""
+    """A link to a service whose connections act as agent `support`."""
 
     def connection(self, *, client_user: str | None = None, **options: Any) -> ThreefoldConnection:
-        """A connection of agent `support`; the run says for whom."""
+        """Return a connection of agent `support`; each run names its own user."""
         return ThreefoldConnection(self.client(client_user), self.async_client(client_user), **options)
 
 
 @contextmanager
 def opened(database_url: str) -> Generator[Line]:
-    """The way to a service on this database."""
+    """Open a link to a service on this database."""
     with fixtures.line.local_line(database_url) as line:
         yield Line(line.service, AGENT)
 
 
 @pytest.fixture
 def line(sqlite_url: str) -> Iterator[Line]:
-    """The way to a service of the test's own."""
+    """A link to a service of this test alone."""
     with opened(sqlite_url) as found:
         yield found

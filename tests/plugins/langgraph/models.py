@@ -1,4 +1,4 @@
-"""A chat model that says what a test wants, and what it was sent."""
+"""A scripted chat model that records what it was sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Reply = str | AIMessage
 
 
 class Model(BaseChatModel):
-    """Answers in turn, the last answer again and again."""
+    """Returns its replies in order and repeats the last one."""
 
     replies: list[Reply] = Field(default_factory=lambda: ["Noted."])
     sent: list[list[BaseMessage]] = Field(default_factory=list[list[BaseMessage]])
@@ -26,7 +26,7 @@ class Model(BaseChatModel):
 
     @property
     def prompts(self) -> list[str]:
-        """All that each call was sent, as one text."""
+        """The messages of each call, joined into one text."""
         return ["\n".join(str(message.text) for message in messages) for messages in self.sent]
 
     def bind_tools(self, tools: Any, **_: Any) -> Any:
@@ -41,5 +41,5 @@ class Model(BaseChatModel):
 
 
 def calling(name: str, **arguments: Any) -> AIMessage:
-    """A model's call of a tool."""
+    """Return a message that calls a tool."""
     return AIMessage("", tool_calls=[{"name": name, "args": arguments, "id": f"call-{name}", "type": "tool_call"}])

@@ -1,4 +1,4 @@
-"""The official conformance suite, on a service in a process of its own; and again through the synchronous methods."""
+"""The official conformance suite of LangGraph, with the async methods and with the sync ones, on a served process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from threefold_langgraph import ThreefoldConnection, ThreefoldSaver
 
 
 class Blocking(ThreefoldSaver):
-    """Every asynchronous method does what the synchronous one does."""
+    """Implements each async method by its sync twin."""
 
     async def aput(
         self,
@@ -64,7 +64,7 @@ class Blocking(ThreefoldSaver):
 
 
 def report_on(kind: type[ThreefoldSaver], url: str) -> CapabilityReport:
-    """What the suite says about a saver of one user."""
+    """Run the suite with a saver of one user and return its report."""
 
     @checkpointer_test(name=kind.__name__)
     async def made() -> AsyncGenerator[ThreefoldSaver]:
@@ -75,7 +75,7 @@ def report_on(kind: type[ThreefoldSaver], url: str) -> CapabilityReport:
     return asyncio.run(validate(made))
 
 
-def test_every_capability_is_detected_and_passed(database_url: str) -> None:
+def test_saver_has_and_passes_every_capability(database_url: str) -> None:
     with served("--database-url", database_url, "--embedder", "hash") as url:
         for kind in (ThreefoldSaver, Blocking):
             results = report_on(kind, url).results

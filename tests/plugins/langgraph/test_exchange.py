@@ -1,4 +1,4 @@
-"""Messages of LangChain as an exchange, words and turns."""
+"""Messages of LangChain as exchanges, texts and turns."""
 
 from __future__ import annotations
 
@@ -33,20 +33,18 @@ OLD = [human("old"), ai("answer")]
         (OLD, [human("q")]),
         (OLD, [human("q"), ai("", "x"), tool("x"), ai("a")]),
         ([human("old"), ai("", "x")], [tool("x"), human("q")]),  # a run that failed before its end
-        (OLD, [human("nobody answered"), human("q"), ai("a")]),
+        (OLD, [human("unanswered"), human("q"), ai("a")]),
         ([], [ai("a greeting")]),
         ([], []),
     ],
 )
-def test_the_exchange_begins_where_the_last_one_was_answered(
-    history: list[BaseMessage], now: list[BaseMessage]
-) -> None:
+def test_exchange_starts_after_the_last_answer(history: list[BaseMessage], now: list[BaseMessage]) -> None:
     messages = [*history, *now]
     assert exchange(messages) == now
     assert before(messages) == history
 
 
-def test_a_summary_is_no_part_of_the_exchange_but_a_model_sees_it() -> None:
+def test_summary_is_not_part_of_the_exchange_but_is_sent_to_the_model() -> None:
     summary = HumanMessage("so far", additional_kwargs={"lc_source": "summarization"})
     messages: list[BaseMessage] = [summary, human("q")]
     assert exchange(messages) == [messages[1]]
@@ -65,12 +63,12 @@ def test_a_summary_is_no_part_of_the_exchange_but_a_model_sees_it() -> None:
         ([], ""),
     ],
 )
-def test_the_words_of_any_content(content: Any, words: str) -> None:
-    """Field case 906."""
+def test_text_of_content_parts(content: Any, words: str) -> None:
+    """Users reported that content given as a list of parts crashed or was silently not stored."""
     assert text_of(HumanMessage(content)) == words
 
 
-def test_calls_and_results_are_turns_of_one_group_whatever_the_content() -> None:
+def test_tool_calls_and_results_are_turns_of_one_group() -> None:
     asked = [human("q"), ai("let me see", "x", "y"), tool("x"), tool("y")]
     turns = turns_of(asked)
     assert [(turn.id, turn.kind, turn.group) for turn in turns] == [
@@ -83,7 +81,7 @@ def test_calls_and_results_are_turns_of_one_group_whatever_the_content() -> None
     ]
 
 
-def test_a_result_belongs_to_the_latest_call_of_its_id() -> None:
+def test_result_belongs_to_the_latest_call_with_its_id() -> None:
     calls: Any = [{"name": "x", "args": {}, "id": "call_0", "type": "tool_call"}]
     answers = [ToolMessage("found", name="x", tool_call_id="call_0", id=f"t{n}") for n in (1, 2)]
     asked = [AIMessage("", id=f"ai{n}", tool_calls=calls) for n in (1, 2)]
@@ -91,20 +89,20 @@ def test_a_result_belongs_to_the_latest_call_of_its_id() -> None:
     assert [turn.group for turn in turns] == [None, "ai1", "ai1", "ai2", "ai2"]
 
 
-def test_neither_system_prompts_nor_what_our_own_tools_found_are_said() -> None:
+def test_system_prompts_and_results_of_memory_tools_are_no_turns() -> None:
     own = [SystemMessage("be nice", id="s"), human("q"), ai("", "search_memory"), tool("search_memory")]
     assert [turn.id for turn in turns_of(own)] == ["q"]
     assert turns_of([HumanMessage("without an id")]) == []
 
 
 @pytest.mark.parametrize("name", ["", " ", "*", "x" * 513, "a\0b", "\ud83d", None])
-def test_a_name_that_is_none_is_left_out(name: str | None) -> None:
+def test_invalid_name_is_left_out(name: str | None) -> None:
     [turn] = turns_of([HumanMessage("q", id="1", name=name)])
     assert turn.name is None
 
 
 @pytest.mark.parametrize("hostile", [" ", "*", "x" * 513, "a\0b", "\ud83d"])
-def test_an_id_that_memory_refuses_costs_no_turn_and_stays_one(hostile: str) -> None:
+def test_invalid_message_id_is_replaced_by_a_stable_one(hostile: str) -> None:
     calls: Any = [{"name": "x", "args": {}, "id": hostile, "type": "tool_call"}]
     said = [AIMessage("", id=hostile, tool_calls=calls), ToolMessage("found", tool_call_id=hostile, id="t")]
     turns = turns_of([*said, ToolMessage("alone", tool_call_id=hostile, id="u")])
@@ -113,9 +111,12 @@ def test_an_id_that_memory_refuses_costs_no_turn_and_stays_one(hostile: str) -> 
     assert turns == turns_of([*said, ToolMessage("alone", tool_call_id=hostile, id="u")])
 
 
-def test_the_block_stands_behind_the_prompt_and_nothing_else_changes() -> None:
-    """Field cases 1112 and 1115: what comes before stays the same for a prompt cache, and there is no second system
-    message."""
+def test_block_is_appended_to_the_prompt_and_changes_nothing_else() -> None:
+    """Users reported that memory in the system prompt broke prompt caching, and that a second system message was
+    refused.
+
+    The block is in the last user message: all earlier messages stay the same, and there is one system message.
+    """
     messages: list[BaseMessage] = [SystemMessage("be nice"), *OLD, human("q"), ai("", "x"), tool("x")]
     prepared = with_block(messages, "BLOCK")
     assert [str(message.text) for message in prepared] == ["be nice", "old", "answer", "q\n\nBLOCK", "", "found"]

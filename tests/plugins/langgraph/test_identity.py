@@ -1,4 +1,4 @@
-"""Whose memory a run uses."""
+"""How the user of a run is found."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ URL = "http://127.0.0.1:1"
 
 @dataclass
 class Verified:
-    """A user as LangGraph Server hands it over."""
+    """A verified user as LangGraph Server passes it."""
 
     identity: str
     is_authenticated: bool = True
@@ -29,25 +29,25 @@ class Verified:
 
 @dataclass
 class Context:
-    """A run's context."""
+    """The context of a run."""
 
     user_id: object = None
 
 
 def config(context: Any = None, verified: str | None = None, **configurable: Any) -> RunnableConfig:
-    """A run's config, with its runtime where LangGraph puts it."""
+    """Return the config of a run, with its runtime where LangGraph stores it."""
     user: Any = None if verified is None else Verified(verified)
     runtime = Runtime(context=context, server_info=ServerInfo("assistant", "graph", user))
     return {"configurable": {"__pregel_runtime": runtime, "thread_id": "t", **configurable}}
 
 
 def connection(**options: Any) -> ThreefoldConnection:
-    """A connection that reaches nothing."""
+    """Return a connection to an address where nothing listens."""
     client = options.pop("client_user", None)
     return ThreefoldConnection(MemoryClient(URL, user=client), AsyncMemoryClient(URL, user=client), **options)
 
 
-def test_the_sources_of_a_user_in_their_order() -> None:
+def test_sources_of_a_user_have_a_fixed_order() -> None:
     full = config(Context("of context"), langgraph_user_id="of langmem", user_id="plain")
     assert find_user(full, "explicit", "of client") == "explicit"
     assert find_user(full, lambda run: run["configurable"]["user_id"] + "!", None) == "plain!"  # pyright: ignore[reportTypedDictNotRequiredAccess]
@@ -57,17 +57,19 @@ def test_the_sources_of_a_user_in_their_order() -> None:
     assert find_user(config(Context(), user_id="plain"), None, "of client") == "plain"
     assert find_user(config(), None, "of client") == "of client"
     assert find_user({}, None, None) is None
-    assert find_user(config(verified="ana"), lambda _: "tenant 7", None) == "tenant 7"  # the operator's own word
+    assert (
+        find_user(config(verified="ana"), lambda _: "tenant 7", None) == "tenant 7"
+    )  # the function of the operator wins
 
 
 @pytest.mark.parametrize("nobody", ["", None])
-def test_a_rule_that_finds_nobody_is_an_error(nobody: Any) -> None:
+def test_function_that_returns_no_user_is_an_error(nobody: Any) -> None:
     with pytest.raises(InvalidRequest, match="user: its function gave"):
         find_user(config(user_id="ana"), lambda _: nobody, "of client")
 
 
 @pytest.mark.parametrize("context", [{"user_id": "ana"}, Context("ana"), Context(UUID(int=7)), Context(7)])
-def test_a_context_of_any_form(context: object) -> None:
+def test_context_may_have_any_form(context: object) -> None:
     assert find_user(config(context), None, None) in {"ana", str(UUID(int=7)), "7"}
 
 
@@ -75,7 +77,7 @@ def test_a_context_of_any_form(context: object) -> None:
     "named",
     [{"langgraph_user_id": "ben"}, {"user_id": "ben"}, {"context": Context("ben")}, {"user_id": "Ana"}],
 )
-def test_nobody_but_the_verified_user(named: dict[str, Any]) -> None:
+def test_only_the_verified_user_is_accepted(named: dict[str, Any]) -> None:
     with pytest.raises(Forbidden, match="verified"):
         find_user(config(verified="ana", **named), None, None)
     by_config = config(langgraph_auth_user={"identity": "ana"}, **named)
@@ -85,17 +87,17 @@ def test_nobody_but_the_verified_user(named: dict[str, Any]) -> None:
         find_user(config(langgraph_auth_user_id="ana", **named), None, None)
 
 
-def test_the_verified_user_may_be_named_again() -> None:
+def test_verified_user_may_be_named_again() -> None:
     assert find_user(config(verified="ana", user_id="ana"), None, None) == "ana"
 
 
 @pytest.mark.parametrize("wrong", [True, 1.5, ["ana"], b"ana"])
-def test_what_is_no_name_is_refused(wrong: object) -> None:
+def test_value_that_is_no_name_is_refused(wrong: object) -> None:
     with pytest.raises(InvalidRequest, match="named by a string"):
         find_user(config(user_id=wrong), None, None)
 
 
-def test_without_a_user_only_the_agents_own_data() -> None:
+def test_run_without_a_user_reads_only_the_data_of_the_agent() -> None:
     with pytest.raises(InvalidRequest, match="no user"):
         connection().acting(config())
     with pytest.raises(InvalidRequest, match="no user"):
@@ -104,12 +106,12 @@ def test_without_a_user_only_the_agents_own_data() -> None:
 
 
 @pytest.mark.parametrize("blank", ["", "  ", "*"])
-def test_a_name_is_held_to_the_rule_of_ids(blank: str) -> None:
+def test_blank_or_reserved_name_is_refused(blank: str) -> None:
     with pytest.raises(InvalidRequest, match="user"):
         connection().acting(config(user_id=blank))
 
 
-def test_a_connection_acts_for_the_run() -> None:
+def test_connection_acts_for_the_user_of_the_run() -> None:
     shared = connection(agent=lambda run: str(thread_of(run)), client_user="fallback")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     client = shared.acting(config(user_id="ana"))
     assert (client.user, client.agent) == ("ana", "t")
@@ -117,5 +119,5 @@ def test_a_connection_acts_for_the_run() -> None:
     assert shared.acting_async(config(user_id="ana")).user == "ana"
 
 
-def test_outside_of_a_run_there_is_no_config() -> None:
+def test_config_outside_of_a_run_is_empty() -> None:
     assert current_config() == {}

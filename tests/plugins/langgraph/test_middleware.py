@@ -1,4 +1,4 @@
-"""`ThreefoldMiddleware`: what is recalled, where it stands, what is recorded, and what an outage does to a run."""
+"""`ThreefoldMiddleware`: what it recalls and records, where the block is placed, and runs during an outage."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from threefold_langgraph.middleware import ThreefoldMiddleware
 
 
 def agent(line: Line, *replies: Reply, tools: Any = (), **options: Any) -> tuple[Any, Model]:
-    """An agent that remembers, and its model."""
+    """Return an agent with memory, and its model."""
     model = Model(replies=list(replies) or ["Noted."])
     policy = options.pop("policy", None) or Policy()
     middleware: Any = ThreefoldMiddleware(line.connection(policy=policy), tools=options.pop("memory_tools", ()))
@@ -43,7 +43,7 @@ def words(line: Line, thread: str = "t", user: str = "ana") -> list[str]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_is_recalled_stands_behind_the_prompt_and_in_no_state(line: Line, is_async: bool) -> None:
+def test_block_follows_the_prompt_and_is_in_no_state(line: Line, is_async: bool) -> None:
     runs, model = agent(line, checkpointer=InMemorySaver(), system_prompt="Be nice.")
 
     def say(text: str, thread: str) -> Any:
@@ -64,7 +64,7 @@ def test_what_is_recalled_stands_behind_the_prompt_and_in_no_state(line: Line, i
     assert words(line, "asked") == ["What is the gate code?", "Noted."]
 
 
-def test_a_run_costs_one_recall_and_one_write(line: Line) -> None:
+def test_run_sends_one_recall_and_one_write(line: Line) -> None:
     runs, _ = agent(line)
     runs.invoke({"messages": "first"}, of())
     line.asked.clear()
@@ -72,7 +72,7 @@ def test_a_run_costs_one_recall_and_one_write(line: Line) -> None:
     assert line.asked == ["POST /v1/recall", "POST /v1/write"]
 
 
-def test_a_model_that_has_the_conversation_gets_no_window_of_it(line: Line) -> None:
+def test_model_with_the_conversation_gets_no_window(line: Line) -> None:
     runs, model = agent(line, checkpointer=InMemorySaver())
     for text in ("I have a red bicycle.", "Which bicycle have I?"):
         runs.invoke({"messages": text}, of())
@@ -101,7 +101,7 @@ def test_tool_calls_and_results_are_recorded_as_one_group(line: Line) -> None:
 
 
 @pytest.mark.parametrize("ids", [("", ""), ("same", "same"), ("x" * 600, "y"), ("a\0b", "\ud83d")])
-def test_whatever_ids_a_model_gives_its_calls_all_of_them_are_recorded(line: Line, ids: tuple[str, str]) -> None:
+def test_tool_calls_with_any_ids_are_recorded(line: Line, ids: tuple[str, str]) -> None:
     def weather(town: str) -> str:
         """The weather in a town."""
         return f"Sunny in {town}."
@@ -113,7 +113,7 @@ def test_whatever_ids_a_model_gives_its_calls_all_of_them_are_recorded(line: Lin
     assert [turn.kind for turn in turns(line)] == ["message", *["tool_call"] * 2, *["tool_result"] * 2, "message"]
 
 
-def test_an_interrupt_and_its_resumption_elsewhere_record_once_and_remember(line: Line) -> None:
+def test_interrupted_run_resumed_elsewhere_is_recorded_once(line: Line) -> None:
     def pay(amount: int) -> str:
         """Pay."""
         return f"{interrupt('really?')}: {amount}"
@@ -129,7 +129,7 @@ def test_an_interrupt_and_its_resumption_elsewhere_record_once_and_remember(line
     assert words(line) == ["Pay 5 at the gate with its code.", 'pay({"amount": 5})', "yes: 5", "Paid."]
 
 
-def test_strict_fails_after_the_answer_and_goes_on_without_asking_again(line: Line) -> None:
+def test_strict_run_fails_after_the_answer_and_resumes_without_asking_again(line: Line) -> None:
     policy = Policy(failure_mode="strict", breaker=CircuitBreaker(threshold=9))
     runs, model = agent(line, checkpointer=InMemorySaver(), policy=policy)
 
@@ -147,7 +147,7 @@ def test_strict_fails_after_the_answer_and_goes_on_without_asking_again(line: Li
     assert words(line) == ["Hello.", "Noted."]
 
 
-def test_what_failed_is_recorded_once_when_it_is_tried_again(line: Line) -> None:
+def test_failed_run_is_recorded_once_when_repeated(line: Line) -> None:
     runs, model = agent(line, checkpointer=InMemorySaver())
 
     def fail() -> None:
@@ -160,24 +160,24 @@ def test_what_failed_is_recorded_once_when_it_is_tried_again(line: Line) -> None
     model.before = lambda: None
     runs.invoke(None, of())
     assert words(line) == ["Hello.", "Noted."]
-    assert FENCE_MARK not in model.prompts[-1]  # what it is asked for is not told it as a memory
+    assert FENCE_MARK not in model.prompts[-1]  # the turn that is being answered is not recalled as a memory
 
 
-def test_a_message_that_comes_twice_is_recorded_once(line: Line) -> None:
+def test_message_with_a_known_id_is_recorded_once(line: Line) -> None:
     for _ in range(2):
         runs, _ = agent(line, AIMessage("Noted.", id="a1"))
         runs.invoke({"messages": [HumanMessage("Hello.", id="h1")]}, of())
     assert words(line) == ["Hello.", "Noted."]
 
 
-def test_summaries_are_nobodys_words(line: Line) -> None:
+def test_summaries_are_not_recorded(line: Line) -> None:
     runs, _ = agent(line)
     summary = HumanMessage("Summary: 4711", additional_kwargs={"lc_source": "summarization"})
     runs.invoke({"messages": [summary, HumanMessage("Hello.")]}, of())
     assert words(line) == ["Hello.", "Noted."]
 
 
-def test_pictures_leave_a_mark_and_thinking_none(line: Line) -> None:
+def test_images_are_recorded_as_marks_and_reasoning_is_not_recorded(line: Line) -> None:
     thinking = AIMessage([{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "A pixel."}])
     runs, model = agent(line, thinking)
     picture: Any = [
@@ -200,7 +200,7 @@ def test_pictures_leave_a_mark_and_thinking_none(line: Line) -> None:
         (of(langgraph_auth_user={"identity": "ben"}), Forbidden, "verified"),
     ],
 )
-def test_a_run_of_nobody_or_nowhere_fails_before_the_model_is_asked(
+def test_run_without_user_or_thread_fails_before_the_model_is_called(
     line: Line, config: RunnableConfig, error: type[Exception], says: str
 ) -> None:
     runs, model = agent(line)
@@ -211,7 +211,7 @@ def test_a_run_of_nobody_or_nowhere_fails_before_the_model_is_asked(
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_model_searches_and_saves_for_the_user_of_its_run(line: Line, is_async: bool) -> None:
+def test_memory_tools_act_for_the_user_of_the_run(line: Line, is_async: bool) -> None:
     names = ("search_memory", "save_memory")
 
     def run(user: str, thread: str, *replies: Reply) -> Model:
@@ -221,7 +221,7 @@ def test_a_model_searches_and_saves_for_the_user_of_its_run(line: Line, is_async
         return model
 
     saved = run("ana", "1", calling("save_memory", text="The gate code is 4711."), "Done.")
-    assert "call search_memory" in saved.sent[0][0].text  # the one sentence that tells it
+    assert "call search_memory" in saved.sent[0][0].text  # the sentence of the system prompt about the tools
     found = run("ana", "2", calling("search_memory", query="gate code"), "Done.")
     assert "4711" in found.sent[1][-1].text
     other = run("ben", "2", calling("search_memory", query="gate code"), "Done.")
@@ -232,12 +232,14 @@ def test_a_model_searches_and_saves_for_the_user_of_its_run(line: Line, is_async
     assert words(line, "2") == ["Go on.", "Done."]
 
 
-def test_parts_may_be_left_out_and_two_may_live_together(line: Line) -> None:
+def test_recall_and_record_can_be_separate_middlewares(line: Line) -> None:
     line.service.client(user="ana", agent=AGENT).save("The gate code is 4711.")
     model = Model()
-    silent: Any = ThreefoldMiddleware(line.connection(), recall=False, tools=(), name="recorder")
-    deaf: Any = ThreefoldMiddleware(line.connection(), record=False, tools=(), options={"top_k": 0}, name="recaller")
-    runs: Any = create_agent(model, middleware=[silent, deaf])
+    recorder: Any = ThreefoldMiddleware(line.connection(), recall=False, tools=(), name="recorder")
+    recaller: Any = ThreefoldMiddleware(
+        line.connection(), record=False, tools=(), options={"top_k": 0}, name="recaller"
+    )
+    runs: Any = create_agent(model, middleware=[recorder, recaller])
     runs.invoke({"messages": "gate code?"}, of())
     assert model.prompts == ["gate code?"]
     assert words(line) == ["gate code?", "Noted."]

@@ -1,4 +1,4 @@
-"""Memory in plain graphs: the nodes, the hook, the tools, and what `langgraph.json` names."""
+"""Memory in plain graphs: nodes, hooks, tools, and the factories named in `langgraph.json`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CODE = "The gate code is 4711."
 
 
 class State(MessagesState):
-    """Messages, and what memory holds, which no checkpoint keeps."""
+    """Messages and the recalled memory, which no checkpoint stores."""
 
     memory: Annotated[str, UntrackedValue]
 
@@ -42,7 +42,7 @@ def words(line: Line, thread: str = "t", user: str = "ana") -> list[str]:
 
 
 def graph(line: Line, model: Model, **options: Any) -> Any:
-    """Recall, ask the model, record."""
+    """Return a graph that recalls, asks the model and records."""
     memory = line.connection(**options)
 
     def chat(state: State) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_nodes_recall_and_record(line: Line, is_async: bool) -> None:
     assert FENCE_MARK not in "".join(map(str, runs.get_state_history(of())))
 
 
-def test_what_a_failed_run_said_is_recorded_by_the_next(line: Line) -> None:
+def test_turns_of_a_failed_run_are_recorded_by_the_next(line: Line) -> None:
     model = Model()
     runs = graph(line, model)
 
@@ -92,7 +92,7 @@ def test_what_a_failed_run_said_is_recorded_by_the_next(line: Line) -> None:
     assert words(line) == ["first", "second", "Noted."]
 
 
-def test_strict_nodes_raise_and_go_on_where_they_failed(line: Line) -> None:
+def test_strict_nodes_raise_and_resume_where_they_failed(line: Line) -> None:
     model = Model()
     runs = graph(line, model, policy=Policy(failure_mode="strict", breaker=CircuitBreaker(threshold=9)))
     line.is_cut = True
@@ -104,7 +104,7 @@ def test_strict_nodes_raise_and_go_on_where_they_failed(line: Line) -> None:
     assert words(line) == ["Hello.", "Noted."]
 
 
-def test_nodes_ask_for_a_thread_and_a_user(line: Line) -> None:
+def test_nodes_require_a_thread_and_a_user(line: Line) -> None:
     node: Any = recall_node(line.connection())
     with pytest.raises(InvalidRequest, match="thread_id"):
         node.invoke({"messages": []}, {"configurable": {"user_id": "ana"}})
@@ -115,7 +115,7 @@ def test_nodes_ask_for_a_thread_and_a_user(line: Line) -> None:
 
 @pytest.mark.filterwarnings("ignore::langgraph.warnings.LangGraphDeprecatedSinceV10")
 @pytest.mark.parametrize("is_async", [False, True])
-def test_the_hooks_of_a_react_agent(line: Line, is_async: bool) -> None:
+def test_hooks_of_a_react_agent_recall_and_record(line: Line, is_async: bool) -> None:
     def weather(town: str) -> str:
         """The weather in a town."""
         return f"Sunny in {town}."
@@ -139,7 +139,7 @@ def test_the_hooks_of_a_react_agent(line: Line, is_async: bool) -> None:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_tools_in_a_plain_graph_have_the_runs_identity(line: Line, is_async: bool) -> None:
+def test_tools_in_a_plain_graph_use_the_identity_of_the_run(line: Line, is_async: bool) -> None:
     builder: Any = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode(memory_tools(line.connection())))
     builder.add_edge(START, "tools").add_edge("tools", END)
@@ -159,7 +159,7 @@ def test_tools_in_a_plain_graph_have_the_runs_identity(line: Line, is_async: boo
     assert "4711" not in call(of("ben"), "search_memory", query="gate code", user_id="ana")
 
 
-def test_tools_offer_the_levels_that_an_identity_may_read(line: Line) -> None:
+def test_tools_offer_the_levels_up_to_the_ceiling(line: Line) -> None:
     connection = line.connection(client_user="ana")
     [unknown] = memory_tools(connection, ["search_memory"])
     [known] = memory_tools(connection, ["search_memory"], whoami=connection.client.whoami())
@@ -167,7 +167,7 @@ def test_tools_offer_the_levels_that_an_identity_may_read(line: Line) -> None:
     assert "'user'" in str(known.args_schema)
 
 
-def test_what_langgraph_json_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factories_for_langgraph_json_open_saver_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEFOLD_URL", "http://127.0.0.1:1")
 
     async def open_both() -> None:

@@ -1,4 +1,4 @@
-"""`ThreefoldSaver` in real graphs, on the real service."""
+"""`ThreefoldSaver` in real graphs on a real service."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from threefold_server.local import URL, LocalService
 
 
 def thread(thread_id: Any = "t", user: str | None = "ana", **configurable: Any) -> RunnableConfig:
-    """The config of a run."""
+    """Return the config of a run."""
     named = {} if user is None else {"user_id": user}
     return {"configurable": {"thread_id": thread_id, "checkpoint_ns": "", **named, **configurable}}
 
 
 def checkpoint(checkpoint_id: str, **values: Any) -> Checkpoint:
-    """A checkpoint whose channels are all at the version that its id is."""
+    """Return a checkpoint whose channels have versions made from its id."""
     made = empty_checkpoint()
     made["id"] = checkpoint_id
     made["channel_values"] = values
@@ -42,7 +42,7 @@ def checkpoint(checkpoint_id: str, **values: Any) -> Checkpoint:
 
 
 def put(saver: BaseCheckpointSaver[Any], config: RunnableConfig, made: Checkpoint, **metadata: Any) -> RunnableConfig:
-    """Store a checkpoint all of whose values are new."""
+    """Store a checkpoint and all of its values."""
     return saver.put(config, made, {"source": "loop", "step": 1, **metadata}, made["channel_versions"])  # pyright: ignore[reportArgumentType]
 
 
@@ -52,7 +52,7 @@ def ids(saver: ThreefoldSaver, config: RunnableConfig | None = None, **query: An
 
 @pytest.fixture
 def connection(service: LocalService) -> ThreefoldConnection:
-    """A connection as agent `support`; runs name their users."""
+    """A connection of agent `support`; each run names its own user."""
     clients = service.client(agent="support", timeout=60.0), service.async_client(agent="support", timeout=60.0)
     return ThreefoldConnection(*clients)
 
@@ -64,13 +64,13 @@ def saver(connection: ThreefoldConnection) -> ThreefoldSaver:
 
 @pytest.fixture
 def requests(service: LocalService) -> list[str]:
-    """Every request of `counted`."""
+    """The paths requested by `counted`, in order."""
     return []
 
 
 @pytest.fixture
 def counted(service: LocalService, requests: list[str]) -> ThreefoldSaver:
-    """A saver whose requests are noted."""
+    """A saver that records its requests."""
 
     class Counting(httpx.BaseTransport):
         def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -81,24 +81,24 @@ def counted(service: LocalService, requests: list[str]) -> ThreefoldSaver:
     return ThreefoldSaver(ThreefoldConnection(client, service.async_client(agent="support")))
 
 
-def test_a_graph_leaves_the_history_that_it_leaves_in_memory(saver: ThreefoldSaver) -> None:
+def test_graph_has_the_same_history_as_with_the_memory_saver(saver: ThreefoldSaver) -> None:
     assert play(build(saver), thread()) == play(build(InMemorySaver()), thread())
 
 
-def test_an_asynchronous_graph_does_too_on_any_event_loop(saver: ThreefoldSaver) -> None:
+def test_async_graph_has_the_same_history_on_any_event_loop(saver: ThreefoldSaver) -> None:
     expected = play(build(InMemorySaver()), thread())
     assert asyncio.run(play_async(build(saver), thread())) == expected
     assert asyncio.run(play_async(build(saver), thread("u"))) == expected
 
 
-def test_a_checkpoint_is_one_request(counted: ThreefoldSaver, requests: list[str]) -> None:
+def test_storing_a_checkpoint_is_one_request(counted: ThreefoldSaver, requests: list[str]) -> None:
     config = put(counted, thread(), checkpoint("1", a=1, b=[2]))
     counted.put_writes(config, [("a", 1), ("b", 2), ("__interrupt__", 3)], "task")
     assert counted.get_tuple(thread()) is not None
     assert requests == ["/v1/threads/t/checkpoints", "/v1/threads/t/writes", "/v1/threads/query"]
 
 
-def test_long_histories_are_read_as_they_are_asked_for(counted: ThreefoldSaver, requests: list[str]) -> None:
+def test_long_history_is_read_page_by_page(counted: ThreefoldSaver, requests: list[str]) -> None:
     for number in range(50):
         put(counted, thread(), checkpoint(f"{number:02}"))
     requests.clear()
@@ -111,7 +111,7 @@ def test_long_histories_are_read_as_they_are_asked_for(counted: ThreefoldSaver, 
     assert ids(counted, limit=0) == ids(counted, limit=-1) == []
 
 
-def test_only_what_changed_is_sent_and_what_was_removed_stays_so(saver: ThreefoldSaver) -> None:
+def test_only_changed_channels_are_sent_and_removed_ones_stay_removed(saver: ThreefoldSaver) -> None:
     first = put(saver, thread(), checkpoint("1", kept="k", removed="r"))
     made = checkpoint("2", kept="k")
     made["channel_versions"] = {"kept": "1.x", "removed": "2.x"}
@@ -124,14 +124,14 @@ def test_only_what_changed_is_sent_and_what_was_removed_stays_so(saver: Threefol
     assert before.checkpoint["channel_values"] == {"kept": "k", "removed": "r"}
 
 
-def test_forks_never_share_a_version(saver: ThreefoldSaver) -> None:
+def test_versions_of_forks_differ(saver: ThreefoldSaver) -> None:
     one, other = (saver.get_next_version("00000000000000000007.abc", None) for _ in range(2))
     assert one != other
     assert one[:20] == other[:20] == "00000000000000000008"
     assert saver.get_next_version(None, None) < saver.get_next_version(1, None) < one
 
 
-def test_a_repeated_resume_counts_and_a_repeated_write_does_not(saver: ThreefoldSaver) -> None:
+def test_repeated_resume_replaces_and_repeated_write_does_not(saver: ThreefoldSaver) -> None:
     config = thread(checkpoint_id="1")
     for value in ("first", "second"):
         saver.put_writes(config, [("__resume__", value), ("x", value)], "task")
@@ -141,7 +141,7 @@ def test_a_repeated_resume_counts_and_a_repeated_write_does_not(saver: Threefold
     assert found.pending_writes == [("task", "__resume__", "second"), ("task", "x", "first")]
 
 
-def test_names_and_places_come_back_in_a_config(saver: ThreefoldSaver) -> None:
+def test_stored_config_contains_user_and_checkpoint(saver: ThreefoldSaver) -> None:
     config = put(saver, thread(7, langgraph_user_id="ana"), checkpoint("1"))
     assert config["configurable"] == {  # pyright: ignore[reportTypedDictNotRequiredAccess]
         "thread_id": "7",
@@ -157,7 +157,7 @@ def test_names_and_places_come_back_in_a_config(saver: ThreefoldSaver) -> None:
     assert found.metadata.get("user_id") == "ana"
 
 
-def test_two_users_with_one_thread_id_never_meet(saver: ThreefoldSaver) -> None:
+def test_users_with_the_same_thread_id_are_separate(saver: ThreefoldSaver) -> None:
     graph = build(saver)
     for user in ("ana", "ben"):
         graph.invoke({"done": [user]}, thread(user=user))
@@ -168,7 +168,7 @@ def test_two_users_with_one_thread_id_never_meet(saver: ThreefoldSaver) -> None:
     assert graph.get_state(thread(user="eve")).values == {}
 
 
-def test_without_a_user_nothing_is_stored_unless_the_agent_owns_it(connection: ThreefoldConnection) -> None:
+def test_thread_without_a_user_requires_scope_agent(connection: ThreefoldConnection) -> None:
     for refused in (
         lambda: build(ThreefoldSaver(connection)).invoke({"done": []}, thread(user=None)),
         lambda: ThreefoldSaver(connection).delete_thread("t"),
@@ -184,13 +184,13 @@ def test_without_a_user_nothing_is_stored_unless_the_agent_owns_it(connection: T
     assert ids(shared, thread(user=None)) == []
 
 
-def test_a_config_without_a_thread_is_refused(saver: ThreefoldSaver) -> None:
+def test_config_without_a_thread_is_refused(saver: ThreefoldSaver) -> None:
     with pytest.raises(InvalidRequest, match="thread_id"):
         saver.get_tuple({"configurable": {"user_id": "ana"}})
 
 
 @pytest.mark.parametrize("hostile", ["../x", "a/b", "*x", "%2e", "'; --", "é" * 512, "\n", "😀"])
-def test_hostile_names_are_names(saver: ThreefoldSaver, hostile: str) -> None:
+def test_names_with_special_characters_are_stored_exactly(saver: ThreefoldSaver, hostile: str) -> None:
     name = hostile if hostile.strip() else "x\n"
     config = thread(name, user=name, checkpoint_ns=name)
     put(saver, config, checkpoint("1", **{hostile: hostile}), note=hostile)
@@ -203,7 +203,7 @@ def test_hostile_names_are_names(saver: ThreefoldSaver, hostile: str) -> None:
     assert ids(saver, config, filter={"note": hostile}) == ["1"]
 
 
-def test_a_run_told_twice_by_its_id_is_resumed_and_not_repeated(saver: ThreefoldSaver) -> None:
+def test_repeated_run_id_is_resumed_and_not_repeated(saver: ThreefoldSaver) -> None:
     graph = build(saver)
     config: RunnableConfig = {**thread(), "metadata": {"run_id": "r1"}}
     once = graph.invoke({"done": ["in"]}, config)
@@ -214,7 +214,7 @@ def test_a_run_told_twice_by_its_id_is_resumed_and_not_repeated(saver: Threefold
     assert ids(saver) == []
 
 
-def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(connection: ThreefoldConnection) -> None:
+def test_checkpoint_of_a_deleted_thread_is_refused(connection: ThreefoldConnection) -> None:
     saver = ThreefoldSaver(ThreefoldConnection(connection.client, connection.async_client, user="ana"))
 
     def delete(_: State) -> None:
@@ -233,7 +233,7 @@ def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(connection: T
     assert ids(saver)
 
 
-def test_a_thread_keeps_so_many_checkpoints(connection: ThreefoldConnection) -> None:
+def test_keep_last_limits_the_checkpoints_of_a_thread(connection: ThreefoldConnection) -> None:
     graph = build(ThreefoldSaver(connection, keep_last=2))
     for _ in range(4):
         graph.invoke({"done": ["in"]}, thread())
@@ -241,17 +241,19 @@ def test_a_thread_keeps_so_many_checkpoints(connection: ThreefoldConnection) -> 
     saver = ThreefoldSaver(connection)
     assert len(ids(saver)) == 2
     assert {found.config["configurable"]["checkpoint_ns"] for found in saver.list(_anywhere())} == {""}  # pyright: ignore[reportTypedDictNotRequiredAccess]
-    assert graph.invoke({"done": ["in"]}, thread())["done"][-1] != "end"  # it waits for a person again
+    assert graph.invoke({"done": ["in"]}, thread())["done"][-1] != "end"  # the run waits for a person again
     assert graph.invoke(Command(resume="no"), thread())["done"][-2:] == ["answer no", "end"]
 
 
-def test_superseded_checkpoints_go_once_they_are_old(connection: ThreefoldConnection) -> None:
+def test_superseded_checkpoints_older_than_max_age_are_deleted(connection: ThreefoldConnection) -> None:
     saver = ThreefoldSaver(connection, max_age=timedelta(microseconds=1))
     build(saver).invoke({"done": ["in"]}, thread())
     assert len(ids(saver)) == 1
 
 
-def test_a_value_too_large_names_its_channel(saver: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_is_too_large_is_refused_with_its_channel(
+    saver: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(checkpoints, "MAX_VALUE_BYTES", 1_000)
     with pytest.raises(TooLarge, match=r"'big'.* outside of the state"):
         put(saver, thread(), checkpoint("1", small=1, big="x" * 1_001))
@@ -260,7 +262,7 @@ def test_a_value_too_large_names_its_channel(saver: ThreefoldSaver, monkeypatch:
     assert ids(saver) == []
 
 
-def test_writes_that_arrive_together_are_all_there(saver: ThreefoldSaver) -> None:
+def test_concurrent_writes_are_all_stored(saver: ThreefoldSaver) -> None:
     config = thread(checkpoint_id="1")
     with ThreadPoolExecutor(8) as pool:
         for task in range(40):
@@ -272,30 +274,30 @@ def test_writes_that_arrive_together_are_all_there(saver: ThreefoldSaver) -> Non
 
 
 def joined(state: list[str], writes: Sequence[list[str]]) -> list[str]:
-    """A reducer that LangGraph may call with several writes at once."""
+    """Reduce several writes at once, as LangGraph may request."""
     return [*state, *(item for write in writes for item in write)]
 
 
 class Log(TypedDict):
-    """A state of which only what is added is stored."""
+    """A state of which only the additions are stored."""
 
     lines: Annotated[list[str], DeltaChannel(joined, list, snapshot_frequency=4)]
 
 
 def again(state: Log) -> Log:
-    """Add something to what was said last."""
+    """Append a repetition of the last line."""
     return {"lines": [f"{state['lines'][-1]} again"]}
 
 
 def grow(saver: BaseCheckpointSaver[Any]) -> Graph:
-    """Each run adds what it is given, twice."""
+    """Return a graph in which each run adds two lines."""
     growing: Graph = StateGraph(Log)
     growing.add_node("again", again)
     growing.add_edge(START, "again")
     return growing.compile(checkpointer=saver)
 
 
-def test_a_channel_of_differences_is_read_in_one_request_more(counted: ThreefoldSaver, requests: list[str]) -> None:
+def test_delta_channel_is_read_with_one_more_request(counted: ThreefoldSaver, requests: list[str]) -> None:
     ours, theirs = grow(counted), grow(InMemorySaver())
     for number in range(9):
         for graph in (ours, theirs):
@@ -309,14 +311,14 @@ def test_a_channel_of_differences_is_read_in_one_request_more(counted: Threefold
     assert asynchronous.values == theirs.get_state(thread()).values
 
 
-def test_channels_of_differences_survive_a_limit(connection: ThreefoldConnection) -> None:
+def test_delta_channels_survive_keep_last(connection: ThreefoldConnection) -> None:
     graph = grow(ThreefoldSaver(connection, keep_last=1))
     for number in range(9):
         graph.invoke({"lines": [str(number)]}, thread())
     assert len(graph.get_state(thread()).values["lines"]) == 18
 
 
-def test_the_narrower_serializer_of_a_graph_is_used(connection: ThreefoldConnection) -> None:
+def test_serializer_with_an_allowlist_is_used(connection: ThreefoldConnection) -> None:
     saver = ThreefoldSaver(connection, serde=JsonPlusSerializer(allowed_msgpack_modules=None))
     copied = saver.with_allowlist([("fixtures.graphs", "Part")])
     assert copied is not saver
@@ -325,8 +327,9 @@ def test_the_narrower_serializer_of_a_graph_is_used(connection: ThreefoldConnect
     assert ids(saver) == ["1"]
 
 
-def test_state_that_looks_like_an_object_stays_data(saver: ThreefoldSaver) -> None:
-    """Field case 911: nothing that is stored comes back as a live object by saying so, and no pickle is loaded."""
+def test_state_shaped_like_an_object_stays_data(saver: ThreefoldSaver) -> None:
+    """Users reported that stored data was revived as live objects. Stored type tags are not trusted and pickle is
+    refused."""
     looks = [{"lc": n, "type": "constructor", "id": ["datetime", "date"], "args": [1, 1, 1]} for n in (1, 2)]
     put(saver, thread(), checkpoint("1", said=looks))
     found = saver.get_tuple(thread())
@@ -340,8 +343,8 @@ def test_state_that_looks_like_an_object_stays_data(saver: ThreefoldSaver) -> No
         saver.get_tuple(thread())
 
 
-def test_a_copy_and_a_prune_in_a_graph(connection: ThreefoldConnection) -> None:
-    """Field case 1102."""
+def test_copy_and_prune_a_thread(connection: ThreefoldConnection) -> None:
+    """Users reported that checkpoints grew without limit because nothing could prune them."""
     saver = ThreefoldSaver(ThreefoldConnection(connection.client, connection.async_client, user="ana"))
     graph = build(saver)
     graph.invoke({"done": ["in"]}, thread())
@@ -353,7 +356,7 @@ def test_a_copy_and_a_prune_in_a_graph(connection: ThreefoldConnection) -> None:
             wrong()
 
 
-def test_a_thread_is_forgotten_with_the_session_of_the_same_name(service: LocalService, saver: ThreefoldSaver) -> None:
+def test_thread_is_forgotten_with_the_session_of_the_same_name(service: LocalService, saver: ThreefoldSaver) -> None:
     build(saver).invoke({"done": ["in"]}, thread())
     with service.client(user="ana", agent="support") as ana:
         assert ana.forget(session_id="t").counts["threads"] == 1
@@ -361,5 +364,5 @@ def test_a_thread_is_forgotten_with_the_session_of_the_same_name(service: LocalS
 
 
 def _anywhere() -> RunnableConfig:
-    """The thread in all of its namespaces."""
+    """Return a config that matches all namespaces of the thread."""
     return {"configurable": {"thread_id": "t", "user_id": "ana"}}

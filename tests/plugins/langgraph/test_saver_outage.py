@@ -1,4 +1,4 @@
-"""`ThreefoldSaver` while the service is away: strict by default, and in memory where that was chosen."""
+"""`ThreefoldSaver` while the service is down: runs fail by default, or continue in memory with `on_outage="memory"`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TESTS = Path(__file__).parents[2]
 
 
 def chain(saver: BaseCheckpointSaver[Any], middle: Callable[[State], State]) -> Graph:
-    """Three nodes after one another."""
+    """Return a graph of three nodes in a row."""
     nodes: Graph = StateGraph(State)
     nodes.add_node("first", does("first"))
     nodes.add_node("middle", middle)
@@ -44,19 +44,19 @@ def chain(saver: BaseCheckpointSaver[Any], middle: Callable[[State], State]) -> 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Serving:
-    """A service in a process of its own; it is started and killed by the test."""
+    """A service in a separate process, started and killed by the test."""
     return Serving(tmp_path / "log", "--data", str(tmp_path))
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])
-def test_a_run_whose_service_is_killed_fails_and_is_completed_later(served: Serving, durability: Any) -> None:
+def test_run_whose_service_is_killed_fails_and_completes_later(served: Serving, durability: Any) -> None:
     connection = ThreefoldConnection.connect(served.url)
     saver = ThreefoldSaver(connection)
     kills = [served.kill]
 
     def middle(_: State) -> State:
         while kills and saver.get_tuple(CONFIG) is None:
-            time.sleep(0.005)  # LangGraph stores beside the run where it is not told "sync"
+            time.sleep(0.005)  # without durability "sync" LangGraph stores in the background
         if kills:
             kills.pop()()
         return {"done": ["middle"]}
@@ -70,7 +70,7 @@ def test_a_run_whose_service_is_killed_fails_and_is_completed_later(served: Serv
         connection.close()
 
 
-def test_an_interrupt_in_one_process_is_resumed_in_another(served: Serving) -> None:
+def test_interrupt_in_one_process_is_resumed_in_another(served: Serving) -> None:
     program = f"""
 import sys
 sys.path.insert(0, {str(TESTS)!r})
@@ -88,13 +88,13 @@ build(ThreefoldSaver(ThreefoldConnection.connect(sys.argv[1]))).invoke({{"done":
 
 @dataclass
 class Line:
-    """A service in this process, behind a line that can be cut."""
+    """A link to an in-process service that can be cut."""
 
     service: LocalService
     is_cut: bool = False
     is_busy: bool = False
     fails_for: str = ""
-    """A user whose calls are answered with an error of the service."""
+    """A user whose calls get an internal error."""
 
     def sync(self) -> httpx.BaseTransport:
         return httpx.MockTransport(self._handle)
@@ -114,13 +114,13 @@ class Line:
         return await asyncio.wrap_future(self.service.submit(request))
 
     def connection(self) -> ThreefoldConnection:
-        """A connection over the line, that does not wait between its attempts."""
+        """Return a connection over the link that does not pause between attempts."""
         client = MemoryClient(URL, agent="a", transport=self.sync(), sleep=lambda _: None)
         transport = httpx.MockTransport(self._handle_async)
         return ThreefoldConnection(client, AsyncMemoryClient(URL, agent="a", transport=transport))
 
     def cutting(self, what: str) -> Callable[[State], State]:
-        """A node that cuts the line."""
+        """Return a node that cuts the link."""
 
         def node(_: State) -> State:
             self.is_cut = True
@@ -136,7 +136,7 @@ def line(service: LocalService) -> Line:
 
 @pytest.fixture
 def patient(line: Line, monkeypatch: pytest.MonkeyPatch) -> ThreefoldSaver:
-    """A saver that goes on in memory, and sends only when it is told."""
+    """A saver that continues in memory and sends only on `flush`."""
     monkeypatch.setattr(outage, "PAUSE", 3_600.0)
     return ThreefoldSaver(line.connection(), on_outage="memory")
 
@@ -146,7 +146,7 @@ def states(graph: Graph) -> list[Any]:
 
 
 def chain_with_subgraph(line: Line, saver: BaseCheckpointSaver[Any]) -> Graph:
-    """A node that cuts the line, then a subgraph that waits for a person."""
+    """Return a graph with a node that cuts the link, followed by a subgraph that waits for a person."""
     inner: Graph = StateGraph(State)
     inner.add_node("before", does("before"))
     inner.add_node("ask", ask)
@@ -160,14 +160,14 @@ def chain_with_subgraph(line: Line, saver: BaseCheckpointSaver[Any]) -> Graph:
     return outer.compile(checkpointer=saver)
 
 
-def test_by_default_an_outage_fails_the_run(line: Line) -> None:
+def test_outage_fails_the_run_by_default(line: Line) -> None:
     saver = ThreefoldSaver(line.connection())
     with pytest.raises(Unreachable):
         chain(saver, line.cutting("middle")).invoke({"done": []}, CONFIG)
     assert saver.unsent == 0
 
 
-def test_a_run_goes_on_in_memory_and_everything_is_there_afterwards(line: Line, patient: ThreefoldSaver) -> None:
+def test_run_continues_in_memory_and_is_stored_after_the_outage(line: Line, patient: ThreefoldSaver) -> None:
     graph = chain(patient, line.cutting("middle"))
     assert graph.invoke({"done": []}, CONFIG)["done"] == ["first", "middle", "last"]
     assert patient.unsent > 0
@@ -183,7 +183,7 @@ def test_a_run_goes_on_in_memory_and_everything_is_there_afterwards(line: Line, 
     assert states(chain(ThreefoldSaver(line.connection()), does("middle"))) == states(expected)
 
 
-def test_an_asynchronous_run_does_too(line: Line, patient: ThreefoldSaver) -> None:
+def test_async_run_continues_in_memory(line: Line, patient: ThreefoldSaver) -> None:
     graph = chain(patient, line.cutting("middle"))
 
     async def run() -> None:
@@ -197,7 +197,7 @@ def test_an_asynchronous_run_does_too(line: Line, patient: ThreefoldSaver) -> No
     assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
 
 
-def test_a_subgraph_is_begun_interrupted_and_resumed_in_memory(line: Line, patient: ThreefoldSaver) -> None:
+def test_subgraph_is_interrupted_and_resumed_in_memory(line: Line, patient: ThreefoldSaver) -> None:
     graph = chain_with_subgraph(line, patient)
     graph.invoke({"done": []}, CONFIG)
     assert graph.get_state(CONFIG).next == ("talk",)
@@ -210,7 +210,7 @@ def test_a_subgraph_is_begun_interrupted_and_resumed_in_memory(line: Line, patie
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_node_that_ended_in_an_outage_is_not_run_again(line: Line, patient: ThreefoldSaver, is_async: bool) -> None:
+def test_node_that_finished_in_an_outage_is_not_run_again(line: Line, patient: ThreefoldSaver, is_async: bool) -> None:
     ran: list[str] = []
     failures = [TimeoutError()]
 
@@ -221,7 +221,9 @@ def test_a_node_that_ended_in_an_outage_is_not_run_again(line: Line, patient: Th
 
     def bad(_: State) -> State:
         if failures:
-            while not patient.unsent:  # until what the other wrote waits; the test's own timeout bounds it
+            while (
+                not patient.unsent
+            ):  # wait until the writes of the other node are queued; the test timeout is the limit
                 time.sleep(0.005)
             raise failures.pop()
         return {"done": ["bad"]}
@@ -242,7 +244,7 @@ def test_a_node_that_ended_in_an_outage_is_not_run_again(line: Line, patient: Th
     assert ran == ["good"]
 
 
-def test_a_thread_that_this_process_does_not_know_is_not_taken_for_new(line: Line, patient: ThreefoldSaver) -> None:
+def test_unknown_thread_is_not_treated_as_new_in_an_outage(line: Line, patient: ThreefoldSaver) -> None:
     graph = chain(patient, does("middle"))
     graph.invoke({"done": []}, CONFIG)
     line.is_cut = True
@@ -253,13 +255,15 @@ def test_a_thread_that_this_process_does_not_know_is_not_taken_for_new(line: Lin
         graph.get_state(other)
 
 
-def test_what_waits_is_bounded(line: Line, patient: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_of_unsent_checkpoints_is_limited(
+    line: Line, patient: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(outage, "MAX_BYTES", 100)
     with pytest.raises(Unreachable, match="wait for it already"):
         chain(patient, line.cutting("middle")).invoke({"done": []}, CONFIG)
 
 
-def test_what_is_refused_afterwards_is_counted_and_logged(
+def test_checkpoint_refused_after_the_outage_is_counted_and_logged(
     line: Line, patient: ThreefoldSaver, caplog: pytest.LogCaptureFixture
 ) -> None:
     graph = chain(patient, line.cutting("middle"))
@@ -274,7 +278,7 @@ def test_what_is_refused_afterwards_is_counted_and_logged(
         assert other.forget(session_id="t", dry_run=True).counts["threads"] == 0
 
 
-def test_what_waits_stays_where_the_service_is_back_but_busy(line: Line, patient: ThreefoldSaver) -> None:
+def test_unsent_checkpoints_are_kept_while_the_service_is_busy(line: Line, patient: ThreefoldSaver) -> None:
     graph = chain(patient, line.cutting("middle"))
     graph.invoke({"done": []}, CONFIG)
     waiting = patient.unsent
@@ -286,7 +290,7 @@ def test_what_waits_stays_where_the_service_is_back_but_busy(line: Line, patient
     assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5
 
 
-def test_a_user_whose_calls_always_fail_holds_up_nobody_else(line: Line, patient: ThreefoldSaver) -> None:
+def test_failing_user_does_not_block_the_checkpoints_of_others(line: Line, patient: ThreefoldSaver) -> None:
     other: RunnableConfig = {"configurable": {"thread_id": "t", "user_id": "ben"}}
     chain(patient, line.cutting("middle")).invoke({"done": []}, other)
     line.is_cut, line.fails_for = False, "ben"
@@ -301,11 +305,11 @@ def test_a_user_whose_calls_always_fail_holds_up_nobody_else(line: Line, patient
     assert len(list(graph.get_state_history(other))) == 5
 
 
-def test_what_waits_is_sent_by_itself(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_checkpoints_are_sent_in_the_background(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outage, "PAUSE", 0.01)
     saver = ThreefoldSaver(line.connection(), on_outage="memory")
     chain(saver, line.cutting("middle")).invoke({"done": []}, CONFIG)
     line.is_cut = False
-    while saver.unsent:  # the test's own timeout bounds it
+    while saver.unsent:  # the test timeout is the limit
         time.sleep(0.005)
     assert len(states(chain(ThreefoldSaver(line.connection()), does("middle")))) == 5

@@ -1,4 +1,4 @@
-"""`ThreefoldStore` as LangGraph's store: the same tests on `InMemoryStore`, and what is better here than there."""
+"""`ThreefoldStore` as a store of LangGraph: the same tests on `InMemoryStore`, and the documented differences."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ NS = ("notes", "ana")
 
 
 def embed(texts: Any) -> list[list[float]]:
-    """The service's own vectors, for the store that is compared with it."""
+    """Embed with the embedder of the service, for the store in memory."""
     return asyncio.run(HashEmbedder().embed(list(texts))).tolist()
 
 
 @pytest.fixture
 def ours(line: Line) -> ThreefoldStore:
-    """Our store for user `ana`, outside of any run."""
+    """Our store for user `ana`, used outside of a run."""
     return ThreefoldStore(line.connection(user="ana"))
 
 
@@ -52,7 +52,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[BaseStore]:
 
 @pytest.fixture(params=["sync", "async"])
 def batch(request: pytest.FixtureRequest, store: BaseStore) -> Callable[[list[Op]], list[Any]]:
-    """A batch by each entry point."""
+    """The sync and the async batch method."""
     if request.param == "sync":
         return store.batch
     return lambda ops: asyncio.run(store.abatch(ops))
@@ -62,7 +62,7 @@ def keys(found: Any) -> list[str]:
     return [item.key for item in found]
 
 
-def test_results_stand_in_order_and_reads_go_first(batch: Callable[[list[Op]], list[Any]]) -> None:
+def test_batch_returns_results_in_order_and_reads_before_it_writes(batch: Callable[[list[Op]], list[Any]]) -> None:
     assert batch([PutOp(NS, "a", {"n": 1}), PutOp(("other",), "b", {"n": 2})]) == [None, None]
     found = batch(
         [
@@ -86,12 +86,12 @@ def test_results_stand_in_order_and_reads_go_first(batch: Callable[[list[Op]], l
     assert batch([]) == []
 
 
-def test_any_iterable_of_operations(store: BaseStore) -> None:
+def test_batch_accepts_any_iterable(store: BaseStore) -> None:
     assert store.batch(PutOp(NS, str(number), {"n": number}) for number in range(3)) == [None] * 3
     assert sorted(keys(store.search(NS))) == ["0", "1", "2"]
 
 
-def test_the_methods_of_a_store(store: BaseStore) -> None:
+def test_sync_methods_of_a_store(store: BaseStore) -> None:
     store.put(NS, "k", {"text": "tea"})
     item = store.get(NS, "k")
     assert item is not None
@@ -104,7 +104,7 @@ def test_the_methods_of_a_store(store: BaseStore) -> None:
     assert store.search(NS) == []
 
 
-def test_the_methods_of_a_store_awaited(store: BaseStore) -> None:
+def test_async_methods_of_a_store(store: BaseStore) -> None:
     async def use() -> None:
         await asyncio.gather(*(store.aput(NS, f"k{number}", {"n": number}) for number in range(10)))
         assert (await store.aget(NS, "k3")).value == {"n": 3}  # pyright: ignore[reportOptionalMemberAccess]
@@ -116,8 +116,8 @@ def test_the_methods_of_a_store_awaited(store: BaseStore) -> None:
     asyncio.run(use())
 
 
-def test_a_prefix_is_whole_literal_labels(store: BaseStore) -> None:
-    """Field case 108."""
+def test_namespace_prefix_matches_whole_labels_literally(store: BaseStore) -> None:
+    """Users reported that a search of `john_doe` returned `john-doe`."""
     for label in ("foo", "foobar", "FOO", "fo_", "f%", "*"):
         store.put((label, "x"), label, {})
     for label in ("foo", "foobar", "FOO", "fo_", "f%", "*"):
@@ -127,18 +127,18 @@ def test_a_prefix_is_whole_literal_labels(store: BaseStore) -> None:
 
 
 @pytest.mark.parametrize("namespace", [(), ("",), ("a.b",), ("langgraph", "x"), ("a\x00b",)])
-def test_namespaces_that_langgraph_refuses(store: BaseStore, namespace: tuple[str, ...]) -> None:
+def test_namespaces_refused_by_langgraph_are_refused(store: BaseStore, namespace: tuple[str, ...]) -> None:
     with pytest.raises((InvalidNamespaceError, InvalidRequest)):
         store.put(namespace, "k", {})
 
 
-def test_raw_operations_are_held_to_the_rules_of_labels(ours: ThreefoldStore) -> None:
+def test_namespaces_of_raw_operations_are_checked(ours: ThreefoldStore) -> None:
     for op in (GetOp(("a.b",), "k"), SearchOp(("a.b",)), PutOp(("a", ""), "k", {})):
         with pytest.raises(InvalidNamespaceError):
             ours.batch([op])
 
 
-def test_namespaces_are_listed_by_beginning_end_and_depth(store: BaseStore) -> None:
+def test_namespaces_are_listed_by_prefix_suffix_and_depth(store: BaseStore) -> None:
     for path in ("a/b/c", "a/b/d", "a/x/c", "b/b/c"):
         store.put(tuple(path.split("/")), "k", {})
     assert store.list_namespaces(prefix=("a",), suffix=("c",)) == [("a", "b", "c"), ("a", "x", "c")]
@@ -167,7 +167,7 @@ def test_filters(store: BaseStore, condition: dict[str, Any], found: list[str]) 
     assert sorted(keys(store.search(NS, filter=condition))) == found
 
 
-def test_the_nearest_come_first(store: BaseStore) -> None:
+def test_nearest_items_are_first(store: BaseStore) -> None:
     store.put(NS, "soup", {"text": "pumpkin soup with ginger"})
     store.put(NS, "train", {"text": "the evening train to Bern"})
     found = store.search(NS, query="pumpkin soup with ginger")
@@ -179,7 +179,7 @@ def test_the_nearest_come_first(store: BaseStore) -> None:
     assert keys(found) == ["train"]
 
 
-def test_fields_of_an_item_are_found_by_the_best(store: BaseStore) -> None:
+def test_item_is_ranked_by_its_best_field(store: BaseStore) -> None:
     store.put(NS, "a", {"title": "x", "notes": [{"text": "rain"}, {"text": "pumpkin soup"}]}, index=["notes[*].text"])
     store.put(NS, "b", {"title": "pumpkin soup", "notes": []}, index=["notes[*].text", "title"])
     store.put(NS, "c", {"title": "pumpkin soup"}, index=False)
@@ -188,14 +188,14 @@ def test_fields_of_an_item_are_found_by_the_best(store: BaseStore) -> None:
     assert min(scores.values()) > 0.99
 
 
-def test_a_key_that_is_no_text_becomes_one(store: BaseStore) -> None:
+def test_key_is_converted_to_text(store: BaseStore) -> None:
     store.put(NS, 7, {"n": 1})  # pyright: ignore[reportArgumentType]
     assert keys(store.search(NS)) == ["7"]
     assert store.get(NS, "7") is not None
 
 
 def random_ops(chance: random.Random) -> Iterator[Op]:
-    """What both stores promise: no order without a query, and no emptied namespaces."""
+    """Yield operations on which both stores agree: no order without a query, and no emptied namespaces."""
     spaces = [("a",), ("a", "b"), ("ab",), ("a", "b", "c"), ("é", "日本")]
     for _ in range(150):
         space, key = chance.choice(spaces), chance.choice("klm")
@@ -212,14 +212,14 @@ def random_ops(chance: random.Random) -> Iterator[Op]:
 
 
 def shown(result: Any) -> Any:
-    """A result without its order and its times."""
+    """Return a result without its order and its times."""
     if isinstance(result, list):
         return sorted((item.namespace, item.key, str(item.value)) for item in result)  # pyright: ignore
     return None if result is None else (result.namespace, result.key, result.value)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_the_same_operations_give_the_same_as_in_memory(ours: ThreefoldStore, seed: int) -> None:
+def test_same_operations_give_the_same_results_as_in_memory(ours: ThreefoldStore, seed: int) -> None:
     chance, memory = random.Random(seed), InMemoryStore()
     ops = list(random_ops(chance))
     while ops:
@@ -228,8 +228,8 @@ def test_the_same_operations_give_the_same_as_in_memory(ours: ThreefoldStore, se
         assert list(map(shown, ours.batch(now))) == list(map(shown, memory.batch(now)))
 
 
-def test_better_than_in_memory(ours: ThreefoldStore) -> None:
-    """Documented differences, where other stores fail or surprise."""
+def test_differences_from_the_store_in_memory(ours: ThreefoldStore) -> None:
+    """The documented differences, where other stores fail or surprise."""
     ours.put(NS, "with", {"n": 5, "d.k": 1})
     first = ours.get(NS, "with")
     ours.put(NS, "without", {"x": None})
@@ -237,19 +237,19 @@ def test_better_than_in_memory(ours: ThreefoldStore) -> None:
     assert keys(ours.search(NS, filter={"n": {"$ne": 1}})) == ["with"]
     assert keys(ours.search(NS, filter={"x": None})) == ["without"]
     assert keys(ours.search(NS, filter={"d.k": 1})) == ["with"]
-    assert ours.search(NS, filter={"n": {"$gt": "4"}}) == []  # numbers are compared with numbers
+    assert ours.search(NS, filter={"n": {"$gt": "4"}}) == []  # numbers are compared only with numbers
     ours.put(NS, "with", {"n": 6})
     again = ours.get(NS, "with")
     assert first is not None
     assert again is not None
     assert again.created_at == first.created_at < again.updated_at
-    assert keys(ours.search(NS)) == ["with", "without"]  # the newest first
+    assert keys(ours.search(NS)) == ["with", "without"]  # newest first
     ours.delete(NS, "with")
     ours.delete(NS, "without")
     assert ours.list_namespaces() == []
 
 
-def test_a_time_to_live_and_its_default(line: Line) -> None:
+def test_ttl_and_its_default(line: Line) -> None:
     connection = line.connection(user="ana")
     store = ThreefoldStore(connection, ttl={"default_ttl": 0.5, "refresh_on_read": False})
     store.put(NS, "default", {})
@@ -260,7 +260,7 @@ def test_a_time_to_live_and_its_default(line: Line) -> None:
         store.put(NS, "k", {}, ttl=-1)
 
 
-def test_an_index_for_the_whole_store(line: Line) -> None:
+def test_fields_of_the_store_are_the_default_index(line: Line) -> None:
     connection = line.connection(user="ana")
     ThreefoldStore(connection, fields=["text"]).put(NS, "a", {"text": "pumpkin soup", "other": "rain"})
     store = ThreefoldStore(connection, fields=False)
@@ -272,19 +272,19 @@ def test_an_index_for_the_whole_store(line: Line) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"limit": -1}, {"offset": -1}, {"limit": 10**6}])
-def test_what_cannot_be_is_refused(ours: ThreefoldStore, wrong: dict[str, Any]) -> None:
+def test_invalid_limits_are_refused(ours: ThreefoldStore, wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"limit|offset"):
         ours.search(NS, **wrong)
 
 
-def test_an_unknown_operator_or_operation_is_refused(ours: ThreefoldStore) -> None:
+def test_unknown_operator_or_operation_is_refused(ours: ThreefoldStore) -> None:
     with pytest.raises(InvalidRequest, match=r"\$in"):
         ours.search(NS, filter={"n": {"$in": [1]}})
     with pytest.raises(ValueError, match="no operation"):
         ours.batch(["get"])  # pyright: ignore[reportArgumentType]
 
 
-def test_values_of_python_are_stored_as_their_json(ours: ThreefoldStore) -> None:
+def test_python_values_are_stored_as_json(ours: ThreefoldStore) -> None:
     moment = datetime.fromisoformat("2026-05-08T13:56:00+00:00")
     ours.put(NS, "k", {"when": moment, "pair": (1, 2)})
     item = ours.get(NS, "k")
@@ -296,7 +296,7 @@ def test_values_of_python_are_stored_as_their_json(ours: ThreefoldStore) -> None
         ours.put(NS, "k", {"x": float("nan")})
 
 
-def test_a_query_of_any_length_is_answered(ours: ThreefoldStore) -> None:
+def test_query_of_any_length_is_answered(ours: ThreefoldStore) -> None:
     ours.put(NS, "k", {"text": "pumpkin soup"})
     assert keys(ours.search(NS, query="pumpkin soup " * 5_000 + "\x00")) == ["k"]
 
@@ -308,7 +308,7 @@ def test_every_call_is_one_request(line: Line, ours: ThreefoldStore) -> None:
     assert line.asked == ["POST /v1/items/batch"] * 3
 
 
-def test_one_store_serves_threads_and_event_loops(ours: ThreefoldStore) -> None:
+def test_one_store_works_in_threads_and_event_loops(ours: ThreefoldStore) -> None:
     for number in range(3):
         asyncio.run(ours.aput(NS, str(number), {}))
 
@@ -320,7 +320,7 @@ def test_one_store_serves_threads_and_event_loops(ours: ThreefoldStore) -> None:
     assert len(ours.search(NS, limit=20)) == 6
 
 
-def test_an_outage_raises_and_soon_costs_nothing(line: Line, ours: ThreefoldStore) -> None:
+def test_outage_raises_and_opens_the_breaker(line: Line, ours: ThreefoldStore) -> None:
     line.is_cut = True
     for _ in range(2):
         with pytest.raises(Unreachable):
@@ -331,7 +331,7 @@ def test_an_outage_raises_and_soon_costs_nothing(line: Line, ours: ThreefoldStor
     assert len(line.asked) == tried
 
 
-def test_two_users_never_meet_whatever_the_namespace(line: Line) -> None:
+def test_users_are_separate_in_every_namespace(line: Line) -> None:
     ana, ben = ThreefoldStore(line.connection(user="ana")), ThreefoldStore(line.connection(user="ben"))
     ana.put(("ben", "secrets"), "k", {"of": "ana"})
     assert ben.get(("ben", "secrets"), "k") is None
@@ -341,7 +341,7 @@ def test_two_users_never_meet_whatever_the_namespace(line: Line) -> None:
     assert ana.get(("ben", "secrets"), "k") is not None
 
 
-def test_without_a_user_only_the_agents_own_data(line: Line) -> None:
+def test_store_without_a_user_requires_scope_agent(line: Line) -> None:
     connection = line.connection()
     with pytest.raises(InvalidRequest, match="no user"):
         ThreefoldStore(connection).get(NS, "k")
@@ -358,8 +358,8 @@ def test_without_a_user_only_the_agents_own_data(line: Line) -> None:
 
 
 @pytest.mark.parametrize("name", ["x') OR 1=1 --", "a.b", "user_id", "value", "namespace"])
-def test_a_filter_key_is_a_name_and_nothing_more(ours: ThreefoldStore, name: str) -> None:
-    """Field case 910."""
+def test_filter_key_is_only_a_name(ours: ThreefoldStore, name: str) -> None:
+    """Users reported SQL injection through filter keys, and unknown keys that were ignored."""
     ours.put(NS, "with", {name: 1})
     ours.put(NS, "without", {"x": 1})
     assert keys(ours.search(NS, filter={name: 1})) == ["with"]
@@ -368,8 +368,8 @@ def test_a_filter_key_is_a_name_and_nothing_more(ours: ThreefoldStore, name: str
         ours.search(NS, filter={"$where": 1})
 
 
-def test_a_value_that_looks_like_an_object_stays_data(ours: ThreefoldStore) -> None:
-    """Field case 911."""
+def test_value_shaped_like_an_object_stays_data(ours: ThreefoldStore) -> None:
+    """Users reported that stored data was revived as live objects."""
     value: dict[str, Any] = {
         "lc": 1,
         "type": "constructor",

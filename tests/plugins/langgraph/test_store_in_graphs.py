@@ -1,4 +1,4 @@
-"""The store inside of runs: nodes, tools and helpers find it, and it is the run's user's."""
+"""The store inside runs: nodes, tools and helpers get it, and it belongs to the user of the run."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ NS = ("same", "place")
 
 @dataclass
 class Context:
-    """A run's context."""
+    """The context of a run."""
 
     user_id: str
 
 
 @dataclass
 class Verified:
-    """A user as LangGraph Server hands it over."""
+    """A verified user as LangGraph Server passes it."""
 
     identity: str
 
 
 def remember(state: MessagesState, runtime: Runtime[Context]) -> dict[str, Any]:
-    """Puts what is said, and finds what was put before."""
+    """Store the message and answer with the earlier ones."""
     assert runtime.store is not None
     before = [item.value["said"] for item in runtime.store.search(NS)]
     runtime.store.put(NS, str(len(before)), {"said": state["messages"][-1].text})
@@ -46,7 +46,7 @@ def remember(state: MessagesState, runtime: Runtime[Context]) -> dict[str, Any]:
 
 
 async def aremember(state: MessagesState) -> dict[str, Any]:
-    """The same in an asynchronous node, by way of the running config."""
+    """The same as an async node, with the store of the running config."""
     store = get_store()
     before = [item.value["said"] for item in await store.asearch(NS)]
     await store.aput(NS, str(len(before)), {"said": state["messages"][-1].text})
@@ -67,7 +67,7 @@ def last(state: Any) -> str:
     return state["messages"][-1].text
 
 
-def test_a_graph_remembers_for_the_user_of_its_run(line: Line) -> None:
+def test_graph_remembers_for_the_user_of_its_run(line: Line) -> None:
     runs = graph(line, remember)
     assert last(runs.invoke({"messages": "tea"}, config(user_id="ana"))) == ""
     assert last(runs.invoke({"messages": "rum"}, config(user_id="ben"))) == ""
@@ -76,7 +76,7 @@ def test_a_graph_remembers_for_the_user_of_its_run(line: Line) -> None:
     assert last(runs.invoke({"messages": "y"}, config(langgraph_auth_user=Verified("ana")))) == "tea, x"
 
 
-def test_users_at_the_same_time_never_mix(line: Line) -> None:
+def test_concurrent_users_never_mix(line: Line) -> None:
     runs = graph(line, aremember)
 
     async def talk(user: str) -> str:
@@ -90,7 +90,7 @@ def test_users_at_the_same_time_never_mix(line: Line) -> None:
     assert asyncio.run(all_talk()) == ["ana, ana", "ben, ben", "cleo, cleo"]
 
 
-def test_a_run_without_a_user_or_with_another_than_the_verified_fails(line: Line) -> None:
+def test_run_without_a_user_or_with_another_than_the_verified_one_fails(line: Line) -> None:
     runs = graph(line, remember)
     with pytest.raises(InvalidRequest, match="no user"):
         runs.invoke({"messages": "x"}, config(thread_id="ana"))
@@ -120,7 +120,7 @@ def call(name: str, text: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("taken", "is_async"), [(note, False), (anote, True)])
-def test_a_tool_gets_the_store_and_cannot_choose_whose(line: Line, taken: BaseTool, is_async: bool) -> None:
+def test_tool_gets_the_store_and_cannot_choose_the_user(line: Line, taken: BaseTool, is_async: bool) -> None:
     builder: Any = StateGraph(MessagesState)
     builder.add_node("tools", ToolNode([taken])).add_edge(START, "tools").add_edge("tools", END)
     runs = builder.compile(store=ThreefoldStore(line.connection()))
@@ -136,7 +136,7 @@ def test_a_tool_gets_the_store_and_cannot_choose_whose(line: Line, taken: BaseTo
     assert answer("milk", "ana") == "milk, tea"
 
 
-def test_a_subgraph_has_the_store_and_the_user_of_the_run(line: Line) -> None:
+def test_subgraph_gets_the_store_and_the_user_of_the_run(line: Line) -> None:
     inner: Any = StateGraph(MessagesState)
     inner.add_node("remember", remember).add_edge(START, "remember")
     runs = graph(line, inner.compile())
@@ -145,8 +145,8 @@ def test_a_subgraph_has_the_store_and_the_user_of_the_run(line: Line) -> None:
     assert last(runs.invoke({"messages": "x"}, context=Context("ben"))) == ""
 
 
-def test_an_asynchronous_node_may_call_the_store_without_await(line: Line) -> None:
-    """Field case 1106."""
+def test_async_node_may_call_the_sync_methods_of_the_store(line: Line) -> None:
+    """Users reported a deadlock when a sync method was called inside the event loop."""
 
     async def node(state: MessagesState) -> dict[str, Any]:
         store = get_store()

@@ -1,4 +1,4 @@
-"""Conversations behave as in the framework's own store, on both databases, and are memory besides."""
+"""`ThreefoldConversationStore` behaves like the in-memory store of the framework, and conversations are memory."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ OpenStore = Callable[[], ConversationStore]
 
 @pytest.fixture
 def store_of(service: LocalService) -> Callable[..., ThreefoldConversationStore]:
-    """The store of a user; each call makes a new one, as another process would."""
+    """Return a function that opens a store of a user; each call makes a new one, as in another process."""
 
     def open_for(user: str = "ana") -> ThreefoldConversationStore:
         return ThreefoldConversationStore(service.async_client(user, "support", timeout=60.0))
@@ -47,7 +47,7 @@ def store_of(service: LocalService) -> Callable[..., ThreefoldConversationStore]
 
 @pytest.fixture(params=["sqlite", "postgres", "in memory"])
 def open_store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
-    """Ours on each database, and the framework's own to compare with."""
+    """Our store on each database, and the in-memory store of the framework for comparison."""
     if request.param == "in memory":
         store = InMemoryConversationStore()
         yield lambda: store
@@ -57,7 +57,7 @@ def open_store(request: pytest.FixtureRequest) -> Iterator[OpenStore]:
 
 
 def exchange(number: int) -> list[ModelMessage]:
-    """One question and its answer."""
+    """Return a question and its answer."""
     return [ModelRequest([UserPromptPart(f"Question {number}")]), ModelResponse([TextPart(f"Answer {number}")])]
 
 
@@ -67,7 +67,7 @@ def words(conversation: Conversation | None) -> list[str]:
 
 
 async def saved(store: ConversationStore, rounds: int = 2, **options: Any) -> Conversation:
-    """A conversation, saved round by round."""
+    """Save a conversation after each round."""
     conversation = Conversation(conversation_id="c")
     for number in range(rounds):
         conversation.messages.extend(exchange(number))
@@ -75,7 +75,7 @@ async def saved(store: ConversationStore, rounds: int = 2, **options: Any) -> Co
     return conversation
 
 
-async def test_what_is_saved_is_loaded(open_store: OpenStore) -> None:
+async def test_saved_conversation_is_loaded(open_store: OpenStore) -> None:
     conversation = await saved(open_store())
     conversation.usage.requests = 7
     await open_store().save(conversation)
@@ -85,7 +85,7 @@ async def test_what_is_saved_is_loaded(open_store: OpenStore) -> None:
     assert words(await open_store().load("c", limit=1)) == ["Answer 1"]
 
 
-async def test_a_loaded_window_is_continued(open_store: OpenStore) -> None:
+async def test_loaded_window_is_continued(open_store: OpenStore) -> None:
     await saved(open_store())
     store = open_store()
     window = await store.load("c", limit=1)
@@ -95,7 +95,7 @@ async def test_a_loaded_window_is_continued(open_store: OpenStore) -> None:
     assert words(await open_store().load("c")) == [f"{kind} {n}" for n in range(3) for kind in ("Question", "Answer")]
 
 
-async def test_a_stale_copy_is_refused(open_store: OpenStore) -> None:
+async def test_stale_copy_is_refused(open_store: OpenStore) -> None:
     await saved(open_store())
     one, two = await open_store().load("c"), await open_store().load("c")
     assert one is not None
@@ -110,7 +110,7 @@ async def test_a_stale_copy_is_refused(open_store: OpenStore) -> None:
     assert words(await open_store().load("c"))[-1] == "Answer 2"
 
 
-async def test_branches(open_store: OpenStore) -> None:
+async def test_branching_from_an_entry(open_store: OpenStore) -> None:
     left = await saved(open_store())
     store = open_store()
     branch = await store.branch("c", at=1, expected_revision=left.revision)
@@ -124,7 +124,7 @@ async def test_branches(open_store: OpenStore) -> None:
         await open_store().branch("c", from_entry="nowhere", expected_revision=back.revision)
 
 
-async def test_forks_live_on_when_the_original_is_deleted(open_store: OpenStore) -> None:
+async def test_fork_remains_when_the_original_is_deleted(open_store: OpenStore) -> None:
     await saved(open_store())
     store = open_store()
     fork = await store.fork("c", at=2, new_conversation_id="f")
@@ -138,7 +138,7 @@ async def test_forks_live_on_when_the_original_is_deleted(open_store: OpenStore)
     assert [record.conversation_id for record in await open_store().list_conversations()] == ["g", "f"]
 
 
-async def test_a_history_that_was_rewritten_becomes_a_branch(open_store: OpenStore) -> None:
+async def test_rewritten_history_becomes_a_branch(open_store: OpenStore) -> None:
     conversation = await saved(open_store())
     copy = ConversationTypeAdapter.validate_json(ConversationTypeAdapter.dump_json(conversation))
     copy.messages[2:] = exchange(5)
@@ -147,7 +147,7 @@ async def test_a_history_that_was_rewritten_becomes_a_branch(open_store: OpenSto
     assert len((await open_store().list_conversations())[0].branches) == 1
 
 
-async def test_scopes(open_store: OpenStore) -> None:
+async def test_scopes_are_separate(open_store: OpenStore) -> None:
     await saved(open_store(), scope="web")
     assert await open_store().load("c", scope="phone") is None
     assert len(await open_store().list_conversations(scope="web")) == 1
@@ -156,7 +156,7 @@ async def test_scopes(open_store: OpenStore) -> None:
     assert await open_store().load("c", scope="web") is not None
 
 
-async def test_two_users_with_one_conversation_id_never_meet(store_of: Any) -> None:
+async def test_users_with_the_same_conversation_id_are_separate(store_of: Any) -> None:
     await saved(store_of())
     assert await store_of("bob").load("c") is None
     await store_of("bob").save(Conversation(conversation_id="c", messages=exchange(7)))
@@ -170,17 +170,17 @@ async def test_conversations_are_recalled_and_forgotten(store_of: Any, memory: M
     await store_of().delete("c")
     assert memory.recall("question 1", session_id="elsewhere").block == ""
     assert memory.sessions().sessions == []
-    await saved(store_of())  # the id is free again
+    await saved(store_of())  # the id can be used again
 
 
-async def test_a_forgotten_message_leaves_the_rest_of_its_conversation(store_of: Any, memory: MemoryClient) -> None:
+async def test_forgotten_message_leaves_the_rest_of_the_conversation(store_of: Any, memory: MemoryClient) -> None:
     await saved(store_of(), rounds=3)
     gone = [turn.id for turn in memory.turns("c").turns if turn.content in ("Answer 0", "Question 1")]
     memory.forget(fact_ids=gone)
     assert words(await store_of().load("c")) == ["Question 0", "Answer 1", "Question 2", "Answer 2"]
 
 
-async def test_a_long_conversation_is_saved_in_parts(store_of: Any) -> None:
+async def test_long_conversation_is_saved_in_parts(store_of: Any) -> None:
     messages = [message for number in range(600) for message in exchange(number)]
     await store_of().save(Conversation(conversation_id="c", messages=messages))
     loaded = await store_of().load("c")
@@ -188,7 +188,7 @@ async def test_a_long_conversation_is_saved_in_parts(store_of: Any) -> None:
     assert loaded.messages == messages
 
 
-async def test_what_memory_recalled_is_kept_out_of_the_log(service: LocalService, store_of: Any) -> None:
+async def test_recalled_memory_is_not_saved_in_the_conversation(service: LocalService, store_of: Any) -> None:
     with service.client("ana", "support") as memory:
         memory.write("told", [{"role": "user", "content": "The gate code is 4711."}])
         capability = ThreefoldMemory(service.async_client("ana", "support"), record=False)
@@ -209,20 +209,20 @@ async def fine(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
     return ModelResponse([TextPart("Fine.")])
 
 
-async def test_a_session_that_another_framework_keeps_is_refused(store_of: Any, memory: MemoryClient) -> None:
+async def test_session_with_the_state_of_another_framework_is_refused(store_of: Any, memory: MemoryClient) -> None:
     memory.write("c", [], state='{"other": 1}')
     with pytest.raises(InvalidRequest, match="something else"):
         await store_of().load("c")
 
 
-async def test_a_session_with_turns_becomes_a_conversation(store_of: Any, memory: MemoryClient) -> None:
+async def test_session_with_turns_becomes_a_conversation(store_of: Any, memory: MemoryClient) -> None:
     memory.write("c", [{"role": "user", "content": "Before."}])
     assert await store_of().load("c") is None
     await saved(store_of())
     assert len(words(await store_of().load("c"))) == 4
 
 
-async def test_an_outage_raises(store_of: Any, service: LocalService) -> None:
+async def test_outage_raises(store_of: Any, service: LocalService) -> None:
     service.__exit__(None, None, None)
     with pytest.raises(Unreachable):
         await store_of().load("c")
@@ -241,7 +241,9 @@ asyncio.run(main())
 
 
 @pytest.mark.slow
-async def test_a_rich_conversation_survives_a_change_of_process(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_conversation_with_all_part_types_is_resumed_in_another_process(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replies = [
         ModelResponse(
             [
@@ -278,7 +280,7 @@ async def test_a_rich_conversation_survives_a_change_of_process(tmp_path: Any, m
 
 
 def elsewhere() -> Conversation:
-    """The conversation as another process loads it."""
+    """Load the conversation in another process."""
     done = subprocess.run([sys.executable, "-c", OTHER_PROCESS], capture_output=True, text=True, check=True)
     return ConversationTypeAdapter.validate_json(done.stdout)
 

@@ -1,4 +1,4 @@
-"""Messages become turns that read well, and turns become the same messages again."""
+"""Messages become readable turns, and turns become the same messages again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ RICH: list[ModelMessage] = [
 
 
 def written(messages: list[ModelMessage]) -> list[TurnIn]:
-    """The turns of messages, as the plugin records them."""
+    """Return the turns of messages as the plugin records them."""
     groups: dict[str, str] = {}
     turns: list[TurnIn] = []
     for number, message in enumerate(messages):
@@ -90,27 +90,27 @@ def written(messages: list[ModelMessage]) -> list[TurnIn]:
 
 
 def stored(turns: list[TurnIn]) -> list[Turn]:
-    """The same, as the service has them."""
+    """Return the turns as the service stores them."""
     return [Turn(seq=seq, tokens=1, **turn.model_dump()) for seq, turn in enumerate(turns, 1)]
 
 
 def normalised(messages: list[ModelMessage]) -> list[ModelMessage]:
-    """Messages as the framework itself reads them back."""
+    """Return messages as the framework reads them back."""
     return ModelMessagesTypeAdapter.validate_json(ModelMessagesTypeAdapter.dump_json(messages))
 
 
-def test_every_message_comes_back_as_it_was() -> None:
+def test_every_message_is_restored_unchanged() -> None:
     assert messages_of(stored(written(RICH))) == normalised(RICH)
 
 
-def test_a_stored_payload_dumps_to_itself() -> None:
+def test_stored_payload_is_stable() -> None:
     for turn in written(RICH):
         assert turn.payload is not None
         loaded = ModelMessagesTypeAdapter.validate_json(f"[{turn.payload}]")
         assert ModelMessagesTypeAdapter.dump_json(loaded).decode() == f"[{turn.payload}]"
 
 
-def test_turns_say_who_speaks_and_what() -> None:
+def test_turns_have_role_kind_name_group_and_text() -> None:
     assert [(turn.role, turn.kind, turn.name, turn.group, turn.content) for turn in written(RICH)] == [
         ("system", "message", None, None, "Be kind."),
         ("user", "message", None, None, "Hello"),
@@ -131,14 +131,14 @@ def test_turns_say_who_speaks_and_what() -> None:
     assert "I look." in texts_of(RICH)
 
 
-def test_a_file_leaves_its_kind_and_where_it_is_but_never_its_bytes() -> None:
+def test_file_is_recorded_as_type_and_address_without_bytes() -> None:
     parts = [AudioUrl("data:audio/wav;base64,AAAA"), DocumentUrl("https://example.org/a.pdf")]
     assert written([ModelRequest([UserPromptPart(parts)])])[0].content == (
         "[audio-url]\n[document-url https://example.org/a.pdf]"
     )
 
 
-def test_a_part_of_a_newer_version_costs_only_its_own_turn() -> None:
+def test_unknown_part_type_affects_only_its_own_turn() -> None:
     turns = stored(written([ModelRequest([UserPromptPart("Hello")]), ModelResponse([TextPart("Hi")])]))
     payload = (turns[1].payload or "").replace('"part_kind":"text"', '"part_kind":"telepathy"')
     loaded = messages_of([turns[0], turns[1].model_copy(update={"payload": payload})])
@@ -147,26 +147,26 @@ def test_a_part_of_a_newer_version_costs_only_its_own_turn() -> None:
 
 
 @pytest.mark.parametrize("text", ["a\ud83db", "a\x00b"])
-def test_text_that_no_database_holds_costs_no_turn(text: str) -> None:
+def test_text_that_no_database_can_store_is_recorded_without_it(text: str) -> None:
     turns = written([ModelRequest([UserPromptPart(text)]), ModelResponse([ToolCallPart("t", {"a": text})])])
     assert [turn.role for turn in turns] == ["user", "assistant"]
     assert turns[0].content == "a\ufffdb"
 
 
-def test_a_huge_text_is_cut_and_a_huge_payload_left_out() -> None:
+def test_huge_text_is_cut_and_huge_payload_is_left_out() -> None:
     turn = written([ModelRequest([ToolReturnPart("t", "x" * 5_000_000, tool_call_id="c")])])[0]
     assert len(turn.content) <= MAX_CONTENT_CHARS
     assert turn.payload is None
 
 
 @pytest.mark.parametrize("name", ["", " ", "*", "x" * 600, "a\x00b"])
-def test_names_that_a_model_made_up_cost_no_turn(name: str) -> None:
+def test_invalid_tool_name_is_left_out(name: str) -> None:
     response = ModelResponse([ToolCallPart(name, {}, tool_call_id=name or "c")])
     turn = written([response])[0]
     assert (turn.kind, turn.name) == ("tool_call", None)
 
 
-def test_what_memory_said_is_no_turn_and_in_no_payload() -> None:
+def test_recalled_memory_is_no_turn_and_in_no_payload() -> None:
     block = join_block([], ["- [2026-03-01, user] The code is 4711."], [])
     recalled = UserPromptPart([TextContent(block, metadata={"origin": "threefold"})])
     result = ToolReturnPart("search_memory", block, tool_call_id="c")
