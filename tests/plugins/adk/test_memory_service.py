@@ -1,4 +1,4 @@
-"""The memory service by its contract, and under ADK's own tools and contexts."""
+"""`ThreefoldMemoryService` by its contract, and used by the tools and contexts of ADK."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def memory(line: Line, **options: Any) -> ThreefoldMemoryService:
 
 
 def session(*words: str, app: str = APP, user: str = "ana", name: str = "s") -> Session:
-    """A session whose events have their words as ids."""
+    """Return a session whose events have their text as id."""
     events = [Event(id=text, author="user", content=message(text), timestamp=0.0) for text in words]
     return Session(id=name, app_name=app, user_id=user, events=events)
 
@@ -49,7 +49,7 @@ async def found(service: ThreefoldMemoryService, query: str = "the code", **who:
     return [words_of(entry.content) for entry in answer.memories]
 
 
-async def test_a_session_is_added_once_however_often(line: Line) -> None:
+async def test_repeatedly_added_session_is_stored_once(line: Line) -> None:
     service = memory(line)
     for _ in range(3):
         await service.add_session_to_memory(session("One.", "Two."))
@@ -57,14 +57,14 @@ async def test_a_session_is_added_once_however_often(line: Line) -> None:
     assert words(line) == ["One.", "Two.", "Three."]
 
 
-async def test_a_session_that_was_loaded_in_part_replaces_nothing(line: Line) -> None:
+async def test_partly_loaded_session_replaces_nothing(line: Line) -> None:
     service = memory(line)
     await service.add_session_to_memory(session("One.", "Two."))
     await service.add_session_to_memory(session("Two.", "Three."))
     assert words(line) == ["One.", "Two.", "Three."]
 
 
-async def test_an_event_is_known_by_its_id_though_a_newer_version_reads_it_in_other_words(line: Line) -> None:
+async def test_event_is_recognised_by_its_id_if_its_fields_change(line: Line) -> None:
     service = memory(line)
     await service.add_session_to_memory(session("One.", "Two."))
     later = session("One.", "Two.", "Three.")
@@ -82,21 +82,21 @@ async def test_events_are_added_to_their_session(line: Line) -> None:
     assert words(line) == ["One.", "Two.", "Three."]
 
 
-async def test_events_without_a_session_are_found_too(line: Line) -> None:
+async def test_events_without_a_session_are_found(line: Line) -> None:
     service = memory(line)
     await service.add_events_to_memory(**ANA, events=session("The code is 4711.").events)
     assert await found(service) == ["The code is 4711."]
     assert words(line, NO_SESSION) == ["The code is 4711."]
 
 
-async def test_only_words_make_a_memory(line: Line) -> None:
+async def test_events_without_words_are_not_stored(line: Line) -> None:
     thought = Event(author="helper", content=types.Content(parts=[types.Part(text="Hmm.", thought=True)]))
     await memory(line).add_events_to_memory(**ANA, events=[thought, Event(author="user")], session_id="s")
     assert line.asked == []
 
 
-async def test_the_scope_is_exactly_app_and_user(line: Line) -> None:
-    """Field case 116."""
+async def test_memory_is_separate_per_app_and_user(line: Line) -> None:
+    """Users reported that a memory service answered with rows of other users."""
     service = memory(line)
     owners = {("x", "a"): "one", ("x", "a.b"): "two", ("x.a", "b"): "three", ("x", "A"): "four"}
     for (app, user), code in owners.items():
@@ -105,7 +105,7 @@ async def test_the_scope_is_exactly_app_and_user(line: Line) -> None:
         assert await found(service, app_name=app, user_id=user) == [f"The code is {code}."]
 
 
-async def test_what_is_found_says_who_said_it_and_when(line: Line) -> None:
+async def test_found_memory_has_author_and_time(line: Line) -> None:
     service = memory(line)
     event = Event(id="e1", author="keys", timestamp=0.0, content=message("The code is 4711."))
     await service.add_events_to_memory(**ANA, events=[event], session_id="s")
@@ -118,7 +118,7 @@ async def test_what_is_found_says_who_said_it_and_when(line: Line) -> None:
     )
 
 
-async def test_options_go_with_the_search(line: Line) -> None:
+async def test_options_are_sent_with_the_search(line: Line) -> None:
     service = memory(line, options={"top_k": 1})
     await service.add_session_to_memory(session("The code is 4711.", "The code was 0815."))
     assert len(await found(service)) == 1
@@ -134,13 +134,13 @@ async def test_saved_memories_are_found_with_their_metadata(line: Line) -> None:
 
 
 @pytest.mark.parametrize("key", sorted(RESERVED_METADATA)[:2])
-async def test_metadata_cannot_name_an_owner(line: Line, key: str) -> None:
+async def test_metadata_cannot_set_the_owner(line: Line, key: str) -> None:
     entry = MemoryEntry(content=message("The code is 4711."), custom_metadata={key: "bob"})
     with pytest.raises(InvalidRequest, match=key):
         await memory(line).add_memory(**ANA, memories=[entry])
 
 
-async def test_a_deleted_memory_stays_deleted(line: Line) -> None:
+async def test_deleted_memory_is_not_added_again(line: Line) -> None:
     service = memory(line)
     await service.add_session_to_memory(session("The code is 4711.", "Bye."))
     (entry,) = (await service.search_memory(**ANA, query="the code")).memories
@@ -150,7 +150,7 @@ async def test_a_deleted_memory_stays_deleted(line: Line) -> None:
     assert "4711" not in "".join(f"{turn.content}{turn.payload}" for turn in turns(line))
 
 
-async def test_a_saved_memory_can_be_deleted(line: Line) -> None:
+async def test_saved_memory_can_be_deleted(line: Line) -> None:
     service = memory(line)
     await service.add_memory(**ANA, memories=[MemoryEntry(content=message("The code is 4711."))])
     (entry,) = (await service.search_memory(**ANA, query="the code")).memories
@@ -158,7 +158,7 @@ async def test_a_saved_memory_can_be_deleted(line: Line) -> None:
     assert await found(service) == []
 
 
-async def test_nobody_deletes_what_is_not_theirs(line: Line) -> None:
+async def test_memory_of_another_user_cannot_be_deleted(line: Line) -> None:
     service = memory(line)
     await service.add_session_to_memory(session("The code is 4711."))
     with pytest.raises(NotFound):
@@ -168,7 +168,7 @@ async def test_nobody_deletes_what_is_not_theirs(line: Line) -> None:
     assert await found(service) == ["The code is 4711."]
 
 
-async def test_the_frameworks_tools_work_with_it(line: Line) -> None:
+async def test_memory_tools_of_adk_work(line: Line) -> None:
     service = memory(line)
     await service.add_session_to_memory(session("The code is 4711.", name="earlier"))
     replies = [ToolCall("load_memory", {"query": "code"}), "4711."]
@@ -180,11 +180,11 @@ async def test_the_frameworks_tools_work_with_it(line: Line) -> None:
     assert "The code is 4711." in loaded[0]
     await service.add_session_to_memory(await talk.session())
     stored = "".join(f"{turn.content}{turn.payload}" for turn in turns(line))
-    assert "The code is 4711." not in stored  # what was looked up is not said a second time
+    assert "The code is 4711." not in stored  # the result of the search is not stored again
     assert RECALLED not in "".join(words(line))
 
 
-async def test_a_tools_context_reaches_it(line: Line) -> None:
+async def test_tool_context_adds_memory(line: Line) -> None:
     service = memory(line)
 
     async def keep(tool_context: ToolContext) -> str:
@@ -201,8 +201,8 @@ async def test_a_tools_context_reaches_it(line: Line) -> None:
     assert await found(service, "pilot") == ["Ana is a pilot."]
 
 
-async def test_what_is_added_beside_a_session_is_no_part_of_it(line: Line) -> None:
-    """Else the run that adds it would be shown it, and be told that its own session had moved on."""
+async def test_event_added_by_a_tool_is_not_part_of_the_session(line: Line) -> None:
+    """Otherwise the run that adds the event would see it, and its session would be stale."""
     service = memory(line)
 
     async def note(tool_context: ToolContext) -> str:
@@ -219,7 +219,7 @@ async def test_what_is_added_beside_a_session_is_no_part_of_it(line: Line) -> No
     assert await found(service) == ["The code is 4711."]
 
 
-async def test_in_an_outage_a_search_finds_nothing_and_events_wait(line: Line) -> None:
+async def test_outage_queues_events_and_search_finds_nothing(line: Line) -> None:
     service = memory(line, policy=Policy(breaker=CircuitBreaker(threshold=100)))
     line.is_cut = True
     await service.add_session_to_memory(session("The code is 4711."))
@@ -239,12 +239,12 @@ async def test_strict_raises_for_events(line: Line) -> None:
         await service.add_session_to_memory(session("The code is 4711."))
 
 
-async def test_no_wildcards(line: Line) -> None:
+async def test_wildcard_is_refused_as_a_user(line: Line) -> None:
     with pytest.raises(InvalidRequest, match="user"):
         await found(memory(line), user_id="*")
 
 
-async def test_it_closes_its_connections(line: Line) -> None:
+async def test_close_closes_the_connections(line: Line) -> None:
     service = memory(line)
     assert await found(service) == []
     await service.close()

@@ -1,4 +1,4 @@
-"""The plugin in real runs on the real service; the conformance suite has what all plugins share."""
+"""The plugin in real runs on a real service. The conformance tests cover what all plugins share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FORECAST = ToolCall("weather", {"town": "Oslo"})
 
 @pytest.fixture
 def line(sqlite_url: str) -> Iterator[Line]:
-    """A service; what differs between the databases is below the plugin."""
+    """A service on SQLite only, as the plugin does not depend on the database."""
     with local_line(sqlite_url, APP) as found:
         yield found
 
@@ -56,16 +56,18 @@ async def told(line: Line, what: str = "The gate code is 4711.") -> None:
     line.asked.clear()
 
 
-async def test_a_run_costs_one_recall_and_one_write(line: Line) -> None:
+async def test_run_sends_one_recall_and_one_write(line: Line) -> None:
     await told(line)
-    knowing = plugin(line, policy=Policy(failure_mode="soft"))  # it has not to ask what the store wants
+    knowing = plugin(
+        line, policy=Policy(failure_mode="soft")
+    )  # the explicit mode saves the request for the policy of the store
     talk = Talk(knowing, replies=[FORECAST, FORECAST, "4711."], tools=[weather])
     await talk.say("What is the gate code?")
     assert (recalls(line), writes(line)) == (1, 1)
     assert [prompt.count("4711") for prompt in talk.script.prompts] == [1, 1, 1]
 
 
-async def test_what_was_recalled_stands_before_the_message_in_each_request(line: Line) -> None:
+async def test_block_precedes_the_message_in_each_request(line: Line) -> None:
     await told(line)
     talk = Talk(plugin(line), replies=[FORECAST, "4711."], tools=[weather])
     await talk.say("What is the gate code?")
@@ -75,7 +77,7 @@ async def test_what_was_recalled_stands_before_the_message_in_each_request(line:
         assert sent[1] == "What is the gate code?"
 
 
-async def test_what_was_recalled_is_in_no_session_and_no_run_config_of_the_caller(line: Line) -> None:
+async def test_block_is_in_no_session_and_not_in_the_run_config(line: Line) -> None:
     await told(line)
     talk = Talk(plugin(line))
     mine = RunConfig(model_input_context=[types.Content(role="user", parts=[types.Part(text="It is Monday.")])])
@@ -86,7 +88,7 @@ async def test_what_was_recalled_is_in_no_session_and_no_run_config_of_the_calle
     assert len(mine.model_input_context or []) == 1
 
 
-async def test_what_the_model_is_shown_is_not_recalled_too(line: Line) -> None:
+async def test_turns_shown_to_the_model_are_not_recalled(line: Line) -> None:
     talk = Talk(plugin(line))
     await talk.say("The gate code is 4711.")
     await talk.say("What is the gate code?")
@@ -94,7 +96,7 @@ async def test_what_the_model_is_shown_is_not_recalled_too(line: Line) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")
-async def test_what_adk_has_made_a_summary_of_is_recalled(line: Line) -> None:
+async def test_turns_compacted_by_adk_are_recalled(line: Line) -> None:
     talk = Talk()
     config: Any = EventsCompactionConfig(compaction_interval=1, overlap_size=0)
     app = App(name=APP, root_agent=talk.runner.agent, plugins=[plugin(line)], events_compaction_config=config)
@@ -104,14 +106,14 @@ async def test_what_adk_has_made_a_summary_of_is_recalled(line: Line) -> None:
     assert talk.script.prompts[-2].count("4711") == 1
 
 
-async def test_a_session_that_adk_has_lost_comes_back_as_a_window(line: Line) -> None:
+async def test_session_lost_by_adk_is_shown_as_a_window(line: Line) -> None:
     await Talk(plugin(line)).say("Hello, I am in a hurry.")
     talk = Talk(plugin(line))
     await talk.say("Quick!")
     assert "I am in a hurry." in talk.script.prompts[0]
 
 
-async def test_agents_that_hand_over_share_recall_and_record(line: Line) -> None:
+async def test_transfer_between_agents_shares_one_recall_and_one_record(line: Line) -> None:
     await told(line)
     replies: list[Reply] = [ToolCall("transfer_to_agent", {"agent_name": "keys"}), "It is 4711."]
     keys = LlmAgent(name="keys", description="Knows keys.")
@@ -126,9 +128,9 @@ async def test_agents_that_hand_over_share_recall_and_record(line: Line) -> None
     ]
 
 
-@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # AgentTool's own
+@pytest.mark.filterwarnings("ignore:The `plugins` argument is deprecated:DeprecationWarning")  # raised by AgentTool
 @pytest.mark.parametrize("is_called_by_a_function", [False, True])
-async def test_an_agent_in_a_tool_is_part_of_its_callers_run(line: Line, is_called_by_a_function: bool) -> None:
+async def test_agent_in_a_tool_is_part_of_the_run_of_its_caller(line: Line, is_called_by_a_function: bool) -> None:
     async def ask(request: str, tool_context: ToolContext) -> str:
         """Ask an expert."""
         return await expert.run_async(args={"request": request}, tool_context=tool_context)
@@ -154,7 +156,7 @@ async def test_an_agent_in_a_tool_is_part_of_its_callers_run(line: Line, is_call
 
 
 @pytest.mark.parametrize(("user", "has_its_own_sessions"), [("ana", False), ("bob", True)])
-async def test_a_run_that_a_tool_starts_is_a_run_of_its_own(line: Line, user: str, has_its_own_sessions: bool) -> None:
+async def test_run_started_by_a_tool_is_a_separate_run(line: Line, user: str, has_its_own_sessions: bool) -> None:
     async def remind() -> str:
         """Remind somebody."""
         return await reminder.say("Do not forget the milk.", "another", user)
@@ -167,17 +169,17 @@ async def test_a_run_that_a_tool_starts_is_a_run_of_its_own(line: Line, user: st
     assert words(line) == ["Remind them.", "remind({})", "Noted.", "Noted."]
 
 
-async def test_what_a_killed_process_left_is_recorded_by_the_next_run(line: Line) -> None:
+async def test_turns_of_a_killed_process_are_recorded_by_the_next_run(line: Line) -> None:
     sessions = InMemorySessionService()
-    await Talk(sessions=sessions).say("Day 1.")  # nobody recorded it
+    await Talk(sessions=sessions).say("Day 1.")  # without the plugin
     await Talk(plugin(line), sessions=sessions).say("Day 2.")
     assert words(line) == ["Day 1.", "Noted.", "Day 2.", "Noted."]
 
 
-async def test_another_process_repeats_no_more_than_the_last_run(line: Line) -> None:
+async def test_new_process_repeats_only_the_last_run(line: Line) -> None:
     sessions = InMemorySessionService()
     for day in range(3):
-        await Talk(sessions=sessions).say(f"Day {day}.")  # of before there was a plugin
+        await Talk(sessions=sessions).say(f"Day {day}.")  # before the plugin was added
     for day in range(3, 5):
         await Talk(plugin(line), sessions=sessions).say(f"Day {day}.")
     assert [text for text in words(line) if text != "Noted."] == ["Day 2.", "Day 3.", "Day 4."]
@@ -185,7 +187,7 @@ async def test_another_process_repeats_no_more_than_the_last_run(line: Line) -> 
         assert memory.status("s").last_seq == 6
 
 
-async def test_a_session_that_is_loaded_in_part_is_recorded_whole(line: Line) -> None:
+async def test_partly_loaded_session_is_recorded_completely(line: Line) -> None:
     talk = Talk(plugin(line))
     window = RunConfig(get_session_config=GetSessionConfig(num_recent_events=1))
     for day in range(3):
@@ -193,7 +195,7 @@ async def test_a_session_that_is_loaded_in_part_is_recorded_whole(line: Line) ->
     assert [text for text in words(line) if text != "Noted."] == ["Day 0.", "Day 1.", "Day 2."]
 
 
-async def test_a_tool_may_answer_anything(line: Line) -> None:
+async def test_tool_may_return_any_object(line: Line) -> None:
     async def look() -> object:
         """Look."""
         return object()
@@ -204,7 +206,7 @@ async def test_a_tool_may_answer_anything(line: Line) -> None:
     assert [words(line)[place] for place in (0, -1)] == ["Look there.", "I looked."]
 
 
-async def test_left_early_keeps_what_was_said_by_then(line: Line) -> None:
+async def test_run_left_early_records_the_turns_until_then(line: Line) -> None:
     talk = Talk(plugin(line), replies=[FORECAST], tools=[weather])
     running = talk.runner.run_async(user_id="ana", session_id="s", new_message=message("The weather?"))
     async with aclosing(running) as events:
@@ -213,19 +215,19 @@ async def test_left_early_keeps_what_was_said_by_then(line: Line) -> None:
     assert words(line)[:2] == ["The weather?", 'weather({"town": "Oslo"})']
 
 
-async def test_with_sessions_of_threefold_nothing_is_written_twice(line: Line) -> None:
+async def test_threefold_sessions_and_plugin_write_no_turn_twice(line: Line) -> None:
     sessions, memory = ThreefoldSessionService(line.async_client()), ThreefoldMemoryService(line.async_client())
     talk = Talk(plugin(line), sessions=sessions, memory=memory)
     await talk.say("The gate code is 4711.")
     session = await talk.session()
     assert [event.id for event in session.events] == [turn.id for turn in turns(line)]
-    assert writes(line) == 3  # the session, and an append of each event: the plugin adds none
+    assert writes(line) == 3  # create the session and append two events; the plugin adds none
     await memory.add_session_to_memory(session)
     assert [event.id for event in session.events] == [turn.id for turn in turns(line)]
     assert (await talk.session()).events == session.events
 
 
-async def test_with_sessions_of_threefold_a_message_does_not_recall_itself(line: Line) -> None:
+async def test_threefold_sessions_do_not_recall_the_current_message(line: Line) -> None:
     await told(line)
     few = plugin(line, options={"top_k": 1})
     talk = Talk(few, sessions=ThreefoldSessionService(line.async_client()))
@@ -235,31 +237,31 @@ async def test_with_sessions_of_threefold_a_message_does_not_recall_itself(line:
     assert talk.script.prompts[1].count("What is the gate code?") == 1
 
 
-async def test_a_message_without_words_recalls_nothing(line: Line) -> None:
+async def test_message_without_words_is_not_recalled(line: Line) -> None:
     await Talk(plugin(line)).say(" ")
     assert recalls(line) == 0
 
 
 @pytest.mark.parametrize(("off", "left"), [("recall", "POST /v1/write"), ("record", "POST /v1/recall")])
-async def test_each_half_can_be_left_out(line: Line, off: str, left: str) -> None:
+async def test_recall_and_record_can_be_turned_off(line: Line, off: str, left: str) -> None:
     options: dict[str, Any] = {off: False}
     await Talk(plugin(line, policy=Policy(failure_mode="soft"), **options)).say("Hello.")
     assert line.asked == [left]
 
 
-async def test_options_go_with_the_recall(line: Line) -> None:
+async def test_options_are_sent_with_the_recall(line: Line) -> None:
     await told(line)
     talk = Talk(plugin(line, options={"top_k": 0}))
     await talk.say("What is the gate code?")
     assert "4711" not in talk.script.prompts[0]
 
 
-async def test_visibility_goes_with_the_turns(line: Line) -> None:
+async def test_visibility_is_set_on_the_turns(line: Line) -> None:
     await Talk(plugin(line, visibility="session")).say("Hello.")
     assert {turn.visibility for turn in turns(line)} == {"session"}
 
 
-async def test_a_run_that_failed_is_not_hidden_by_its_recording(line: Line, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_run_raises_its_own_error_if_recording_fails(line: Line, caplog: pytest.LogCaptureFixture) -> None:
     strict = plugin(line, policy=Policy(failure_mode="strict"))
 
     def fail(_: list[str]) -> Reply:
@@ -274,9 +276,7 @@ async def test_a_run_that_failed_is_not_hidden_by_its_recording(line: Line, capl
     assert strict.stats.outages > 0
 
 
-async def test_a_run_that_failed_does_not_wait_for_a_service_that_hangs(
-    line: Line, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_run_does_not_wait_for_a_hanging_service(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     async def hang(*_: Any, **__: Any) -> None:
         await asyncio.Event().wait()
 
@@ -291,11 +291,11 @@ async def test_a_run_that_failed_does_not_wait_for_a_service_that_hangs(
         await talk.say("Hello.")
     monkeypatch.undo()
     talk.script.reply = lambda _: "Noted."
-    await talk.say("Bye.", "other")  # what waited goes with the next run
+    await talk.say("Bye.", "other")  # the next run sends the waiting turns
     assert words(line) == ["Hello."]
 
 
-async def test_the_runner_closes_the_client_that_the_plugin_made(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_runner_closes_the_client_made_by_the_plugin(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[object] = []
 
     async def close(self: object) -> None:
@@ -308,6 +308,6 @@ async def test_the_runner_closes_the_client_that_the_plugin_made(line: Line, mon
     assert len(closed) == 1
 
 
-def test_commands_may_make_it_by_its_name() -> None:
-    """`--extra_plugins` of ADK's commands."""
+def test_plugin_can_be_made_by_its_class_name() -> None:
+    """As with `--extra_plugins` of the commands of ADK."""
     assert ThreefoldPlugin(name="threefold_adk.ThreefoldPlugin").name == "threefold_adk.ThreefoldPlugin"

@@ -1,4 +1,4 @@
-"""Where sessions differ from those of ADK's own services: all of it."""
+"""All differences between our sessions and those of the services of ADK."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def an_event_twice(sessions: BaseSessionService) -> list[str] | str:
     session = await filled(sessions, 1)
     try:
         await sessions.append_event(session, session.events[0].model_copy(deep=True))
-    except Exception as error:  # noqa: BLE001 - one of SQLAlchemy
+    except Exception as error:  # noqa: BLE001 - an error of SQLAlchemy
         return type(error).__name__
     return words(await get(sessions))
 
@@ -95,7 +95,7 @@ DIFFERENCES: dict[Callable[[BaseSessionService], Awaitable[Any]], tuple[Any, Any
 
 
 @pytest.mark.parametrize("operation", DIFFERENCES, ids=lambda operation: operation.__name__)
-async def test_what_differs(
+async def test_differences_from_the_services_of_adk(
     sessions: BaseSessionService, operation: Callable[[BaseSessionService], Awaitable[Any]]
 ) -> None:
     of_ours, in_memory, in_database = DIFFERENCES[operation]

@@ -1,4 +1,4 @@
-"""Runs of real agents in `ThreefoldSessionService`'s sessions: what a runner does with them, and what it costs."""
+"""Runs of real agents in sessions of `ThreefoldSessionService`: what a runner does, and which calls it makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def line(sqlite_url: str) -> Iterator[Line]:
-    """A service; what differs between the databases is below the plugin."""
+    """A service on SQLite only, as the plugin does not depend on the database."""
     with local_line(sqlite_url, APP) as found:
         yield found
 
@@ -39,7 +39,7 @@ def weather(city: str, tool_context: ToolContext) -> str:
     return f"Sunny in {city}"
 
 
-async def test_a_conversation_goes_on_in_another_process(line: Line) -> None:
+async def test_conversation_is_continued_in_another_process(line: Line) -> None:
     first = Talk(
         sessions=open_sessions(line),
         replies=[ToolCall("weather", {"city": "Oslo"}), "Sunny."],
@@ -59,7 +59,7 @@ async def test_a_conversation_goes_on_in_another_process(line: Line) -> None:
     assert (await second.session()).state == {"user:city": "Oslo", "answer": "Sunny."}
 
 
-async def test_a_run_costs_one_call_for_each_event_and_records_nothing_twice(line: Line) -> None:
+async def test_run_sends_one_call_per_event_and_records_nothing_twice(line: Line) -> None:
     talk = Talk(ThreefoldPlugin(line.async_client()), sessions=open_sessions(line), replies=["Hello Ana."])
     await talk.say("I am Ana")
     line.asked.clear()
@@ -70,7 +70,7 @@ async def test_a_run_costs_one_call_for_each_event_and_records_nothing_twice(lin
 
 
 @pytest.mark.filterwarnings("ignore:ParallelAgent is deprecated")
-async def test_branches_of_a_run_append_side_by_side(line: Line) -> None:
+async def test_parallel_branches_append_to_one_session(line: Line) -> None:
     script = Script(reply=lambda _: "Done.")
     branches = [LlmAgent(name=f"branch_{n}", model=Scripted(script=script), output_key=f"b{n}") for n in range(4)]
     both = ParallelAgent(name="both", sub_agents=list(branches))  # pyright: ignore[reportDeprecated]
@@ -84,7 +84,7 @@ async def test_branches_of_a_run_append_side_by_side(line: Line) -> None:
     assert len(stored.events) == 5
 
 
-async def test_of_two_runs_at_once_in_one_session_the_slower_one_is_told(line: Line) -> None:
+async def test_slower_of_two_concurrent_runs_is_stale(line: Line) -> None:
     async def interrupt() -> str:
         """Another run in the same session."""
         await Talk(sessions=open_sessions(line)).say("Meanwhile")
@@ -97,14 +97,14 @@ async def test_of_two_runs_at_once_in_one_session_the_slower_one_is_told(line: L
     assert await Talk(sessions=open_sessions(line)).say("Again") == "Noted."
 
 
-async def test_first_runs_may_come_all_at_once(line: Line) -> None:
-    """Field case 507."""
+async def test_concurrent_first_runs_succeed(line: Line) -> None:
+    """Users reported that the first requests after a deployment failed because tables did not exist."""
     workers = [Talk(sessions=open_sessions(line)) for _ in range(4)]
     running = [worker.say("Hello", f"{n} {m}") for n, worker in enumerate(workers) for m in range(5)]
     assert await asyncio.gather(*running) == ["Noted."] * 20
 
 
-async def test_a_run_reads_no_more_than_it_wants(line: Line) -> None:
+async def test_run_reads_only_the_requested_events(line: Line) -> None:
     talk = Talk(sessions=open_sessions(line))
     for number in range(3):
         await talk.say(f"Word {number}")
@@ -114,7 +114,7 @@ async def test_a_run_reads_no_more_than_it_wants(line: Line) -> None:
     assert len((await talk.session()).events) == 8
 
 
-def test_any_thread_and_any_loop(line: Line) -> None:
+def test_sessions_work_in_any_thread_and_loop(line: Line) -> None:
     talk = Talk(sessions=open_sessions(line))
     for number in range(2):
         events = list(talk.runner.run(user_id="ana", session_id="s", new_message=message(f"Word {number}")))
@@ -123,8 +123,8 @@ def test_any_thread_and_any_loop(line: Line) -> None:
     assert words(line) == ["Word 0", "Noted.", "Word 1", "Noted.", "Word 2", "Noted."]
 
 
-def test_a_closed_runner_leaves_nothing_open(line: Line) -> None:
-    """A warning of a connection left open would fail this test."""
+def test_closed_runner_leaves_no_connection_open(line: Line) -> None:
+    """A warning about an open connection would fail this test."""
 
     async def run() -> None:
         talk = Talk(sessions=service)
@@ -139,7 +139,7 @@ def test_a_closed_runner_leaves_nothing_open(line: Line) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*EXPERIMENTAL")
-async def test_a_rewound_and_compacted_session(line: Line) -> None:
+async def test_session_is_rewound_and_compacted(line: Line) -> None:
     talk = Talk(sessions=open_sessions(line), replies=["One.", "Two.", "They counted.", "Three."])
     agent = talk.runner.agent
     config: Any = EventsCompactionConfig(compaction_interval=2, overlap_size=0)

@@ -1,4 +1,4 @@
-"""What `ThreefoldSessionService` does beside ADK's own services: faults of the line, memory, erasure, foreign turns."""
+"""`ThreefoldSessionService` beyond the services of ADK: network faults, memory, erasure, and foreign turns."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ours(line: Line) -> ThreefoldSessionService:
     return open_sessions(line)
 
 
-async def test_an_event_costs_one_call(line: Line, ours: ThreefoldSessionService) -> None:
+async def test_event_is_one_call(line: Line, ours: ThreefoldSessionService) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     line.asked.clear()
     for number in range(3):
@@ -40,7 +40,7 @@ async def test_an_event_costs_one_call(line: Line, ours: ThreefoldSessionService
     assert line.asked == ["POST /v1/write"] + ["POST /v1/items/batch"] * 2
 
 
-async def test_what_is_said_in_a_session_is_memory(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
+async def test_events_of_a_session_are_memory(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     await ours.append_event(session, said("My cat is called Tom"))
     await ours.append_event(session, said("A fine name", author="guide"))
@@ -54,7 +54,9 @@ async def test_what_is_said_in_a_session_is_memory(ours: ThreefoldSessionService
     ]
 
 
-async def test_the_memory_service_finds_the_events_there(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
+async def test_memory_service_recognises_events_of_the_session(
+    ours: ThreefoldSessionService, memory: MemoryClient
+) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     await ours.append_event(session, said("My cat is called Tom"))
     flushed = [turn_of(event) for event in (await get(ours)).events]
@@ -62,7 +64,7 @@ async def test_the_memory_service_finds_the_events_there(ours: ThreefoldSessionS
     await ours.append_event(session, said("And the dog Rex"))
 
 
-async def test_a_lost_answer_doubles_nothing(line: Line, ours: ThreefoldSessionService) -> None:
+async def test_lost_answer_stores_no_event_twice(line: Line, ours: ThreefoldSessionService) -> None:
     line.losing = [lambda: None]
     session = await ours.create_session(**WHO, session_id="s", state={"step": 0})
     for delta in ({}, {"step": 1, "user:a": 1}):
@@ -74,7 +76,7 @@ async def test_a_lost_answer_doubles_nothing(line: Line, ours: ThreefoldSessionS
     assert stored.state == {"step": 1, "user:a": 1}
 
 
-async def test_an_event_is_appended_again_after_a_crash(ours: ThreefoldSessionService) -> None:
+async def test_event_may_be_appended_again_after_a_crash(ours: ThreefoldSessionService) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     event = said("Hello", changes={"step": 1})
     crashed = event.model_copy(deep=True)
@@ -89,7 +91,7 @@ async def test_an_event_is_appended_again_after_a_crash(ours: ThreefoldSessionSe
     assert (await get(ours)).state == {"step": 1}
 
 
-async def test_a_crash_before_the_state_of_the_user_is_made_good(
+async def test_state_of_the_user_lost_in_a_crash_is_stored_on_retry(
     ours: ThreefoldSessionService, memory: MemoryClient
 ) -> None:
     await ours.create_session(**WHO, session_id="s")
@@ -100,7 +102,7 @@ async def test_a_crash_before_the_state_of_the_user_is_made_good(
     assert words(await get(ours)) == ["I am Ana"]
 
 
-async def test_behind_a_lost_answer_nobody_elses_event_is_overlooked(
+async def test_event_of_another_writer_after_a_lost_answer_makes_the_session_stale(
     line: Line, ours: ThreefoldSessionService, memory: MemoryClient
 ) -> None:
     session = await ours.create_session(**WHO, session_id="s")
@@ -111,7 +113,7 @@ async def test_behind_a_lost_answer_nobody_elses_event_is_overlooked(
     assert words(await get(ours)) == ["Hello", "From another"]
 
 
-async def test_what_comes_while_a_session_is_read_is_not_half_seen(
+async def test_event_stored_while_a_session_is_read_makes_it_stale(
     ours: ThreefoldSessionService, memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = await ours.create_session(**WHO, session_id="s")
@@ -129,7 +131,7 @@ async def test_what_comes_while_a_session_is_read_is_not_half_seen(
         await ours.append_event(seen, said("Goodbye"))
 
 
-async def test_the_end_of_a_run_is_a_time_to_fold(sqlite_url: str) -> None:
+async def test_end_of_a_run_triggers_a_fold(sqlite_url: str) -> None:
     local = LocalService(database_url=sqlite_url, embedder="hash", compaction_trigger=1_000, compaction_target=5)
     with local as service, service.client("ana", APP) as memory:
         ours = ThreefoldSessionService(service.async_client(timeout=60.0))
@@ -140,7 +142,7 @@ async def test_the_end_of_a_run_is_a_time_to_fold(sqlite_url: str) -> None:
             assert len(memory.digests("s").digests) == number
 
 
-async def test_a_retry_after_a_refusal_goes_through(ours: ThreefoldSessionService) -> None:
+async def test_refused_event_can_be_appended_again(ours: ThreefoldSessionService) -> None:
     await ours.create_session(**WHO, session_id="s")
     stale = await get(ours)
     await ours.append_event(await get(ours), said("First"))
@@ -152,7 +154,7 @@ async def test_a_retry_after_a_refusal_goes_through(ours: ThreefoldSessionServic
     assert (await get(ours)).state == {"step": 2}
 
 
-async def test_an_outage_is_raised_and_overcome(line: Line, ours: ThreefoldSessionService) -> None:
+async def test_outage_is_raised_and_the_event_can_be_appended_later(line: Line, ours: ThreefoldSessionService) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     line.is_cut = True
     event = said("Hello")
@@ -165,7 +167,7 @@ async def test_an_outage_is_raised_and_overcome(line: Line, ours: ThreefoldSessi
     assert words(await get(ours)) == words(session) == ["Hello"]
 
 
-async def test_two_sessions_change_different_keys_of_the_user_at_once(ours: ThreefoldSessionService) -> None:
+async def test_sessions_may_change_different_keys_of_the_user_state(ours: ThreefoldSessionService) -> None:
     one, two = [await ours.create_session(**WHO) for _ in range(2)]
     await ours.append_event(one, changed({"user:a": 1, "app:a": 1}))
     await ours.append_event(two, changed({"user:b": 2, "app:b": 2}))
@@ -173,7 +175,7 @@ async def test_two_sessions_change_different_keys_of_the_user_at_once(ours: Thre
     assert (await ours.create_session(**WHO)).state == {"user:a": 1, "user:b": 2, "app:a": 1, "app:b": 2}
 
 
-async def test_state_that_cannot_be_kept_stores_nothing_of_its_event(ours: ThreefoldSessionService) -> None:
+async def test_invalid_state_stores_nothing_of_its_event(ours: ThreefoldSessionService) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     with pytest.raises(InvalidRequest, match="value: "):
         await ours.append_event(session, changed({"step": 1, "user:a": float("nan")}))
@@ -193,7 +195,7 @@ async def test_state_that_cannot_be_kept_stores_nothing_of_its_event(ours: Three
     assert (await get(ours)).state["user:a"] == "_w=="
 
 
-async def test_a_long_session_is_read_page_by_page(
+async def test_long_session_is_read_page_by_page(
     line: Line, ours: ThreefoldSessionService, memory: MemoryClient
 ) -> None:
     session = await ours.create_session(**WHO, session_id="s")
@@ -211,9 +213,7 @@ async def test_a_long_session_is_read_page_by_page(
         await ours.append_event(session, said("Next"))
 
 
-async def test_turns_of_others_and_erased_ones_are_no_events(
-    ours: ThreefoldSessionService, memory: MemoryClient
-) -> None:
+async def test_foreign_and_erased_turns_are_no_events(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     for text in ("One", "Two", "Three"):
         await ours.append_event(session, said(text))
@@ -225,7 +225,7 @@ async def test_turns_of_others_and_erased_ones_are_no_events(
     assert words(await get(ours)) == ["One", "Three", "Four"]
 
 
-async def test_what_memory_heard_before_is_a_session(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
+async def test_recorded_turns_can_be_opened_as_a_session(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     event = said("My cat is called Tom")
     memory.write("s", [turn_of(event)])
     session = await get(ours)
@@ -235,7 +235,7 @@ async def test_what_memory_heard_before_is_a_session(ours: ThreefoldSessionServi
     assert (await get(ours)).state == {"step": 1}
 
 
-async def test_a_deleted_session_is_erased(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
+async def test_deleted_session_is_erased(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     event = said("My cat is called Tom")
     await ours.append_event(session, event)
@@ -249,7 +249,7 @@ async def test_a_deleted_session_is_erased(ours: ThreefoldSessionService, memory
     assert (await get(ours)).events == []
 
 
-async def test_the_session_of_another_framework_is_refused(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
+async def test_session_of_another_framework_is_refused(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     for state in ("[]", "{", '{"format": "other/1"}', '{"format": "adk-session/1"}'):
         memory.write("s", [], state=state)
         with pytest.raises(InvalidRequest, match="session 's' holds the state of something else"):
@@ -257,12 +257,12 @@ async def test_the_session_of_another_framework_is_refused(ours: ThreefoldSessio
         assert (await ours.list_sessions(**WHO)).sessions == []
 
 
-async def test_sessions_are_listed_for_one_user(ours: ThreefoldSessionService) -> None:
+async def test_listing_sessions_requires_a_user(ours: ThreefoldSessionService) -> None:
     with pytest.raises(InvalidRequest, match="user_id: needed"):
         await ours.list_sessions(app_name="support")
 
 
-async def test_an_event_that_is_too_large_is_refused_by_name(ours: ThreefoldSessionService) -> None:
+async def test_oversized_event_is_refused_with_its_id(ours: ThreefoldSessionService) -> None:
     session = await ours.create_session(**WHO, session_id="s")
     image = types.Part(inline_data=types.Blob(data=bytes(3_000_001), mime_type="image/png"))
     with pytest.raises(InvalidRequest, match=r"event 'large': .*save its files as artifacts"):
@@ -270,7 +270,7 @@ async def test_an_event_that_is_too_large_is_refused_by_name(ours: ThreefoldSess
     assert (await get(ours)).events == []
 
 
-async def test_visibility_is_that_of_the_service(line: Line, memory: MemoryClient) -> None:
+async def test_visibility_of_the_service_applies_to_its_turns(line: Line, memory: MemoryClient) -> None:
     ours = open_sessions(line, visibility="session")
     session = await ours.create_session(**WHO, session_id="s")
     await ours.append_event(session, said("My cat is called Tom"))
@@ -278,8 +278,8 @@ async def test_visibility_is_that_of_the_service(line: Line, memory: MemoryClien
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b", "a%2Fb", "..", "o'brien", 'a"q', "a\r\nb", "日本 😀", "x" * 512])
-async def test_any_name_is_exactly_that_name(ours: ThreefoldSessionService, name: str) -> None:
-    """Field case 123."""
+async def test_names_with_special_characters_are_exact(ours: ThreefoldSessionService, name: str) -> None:
+    """Users reported that signs such as hyphen, comma or slash in an id gave no result or a 500."""
     for which in WHO | {"session_id": ""}:
         who: dict[str, Any] = {**WHO, "session_id": "s", which: name}
         owner = {key: who[key] for key in WHO}
@@ -293,8 +293,8 @@ async def test_any_name_is_exactly_that_name(ours: ThreefoldSessionService, name
 
 
 @pytest.mark.parametrize("name", ["*", " ", "a\0b", "\ud800", "x" * 513])
-async def test_a_name_that_cannot_be_is_refused_everywhere(ours: ThreefoldSessionService, name: str) -> None:
-    """Field case 123."""
+async def test_invalid_names_are_refused_by_every_method(ours: ThreefoldSessionService, name: str) -> None:
+    """Users reported that signs such as hyphen, comma or slash in an id gave no result or a 500."""
     for which in WHO | {"session_id": ""}:
         who: dict[str, Any] = {**WHO, "session_id": "s", which: name}
         for refuse in (ours.create_session, ours.get_session, ours.delete_session):

@@ -1,4 +1,4 @@
-"""The toolset in the hands of a model."""
+"""The toolset used by a model."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def saved(line: Line, user: str = "ana") -> list[str]:
 
 
 def offered(request: LlmRequest) -> dict[str, Any]:
-    """The tools of a request and their arguments."""
+    """Return the tools of a request with their arguments."""
     found: list[Any] = request.config.tools or []
     declared: list[Any] = [each for tool in found for each in tool.function_declarations]
     return {each.name: each.parameters_json_schema["properties"] for each in declared}
@@ -52,7 +52,7 @@ def instruction(request: LlmRequest) -> str:
 
 
 def answers(request: LlmRequest) -> list[Any]:
-    """What tools answered so far."""
+    """Return the results of the tools so far."""
     parts = [part for content in request.contents for part in content.parts or []]
     return [(part.function_response.response or {})["result"] for part in parts if part.function_response]
 
@@ -63,14 +63,14 @@ async def ask(line: Line, *replies: Reply, user: str = "ana", **options: Any) ->
     return talk
 
 
-async def test_a_model_is_told_of_two_tools(line: Line) -> None:
+async def test_model_gets_two_tools_and_an_instruction(line: Line) -> None:
     talk = await ask(line)
     assert list(offered(talk.model.requests[0])) == ["search_memory", "save_memory"]
     assert "You have a memory of earlier conversations: call search_memory" in instruction(talk.model.requests[0])
 
 
-async def test_what_one_session_saves_another_finds(line: Line) -> None:
-    """Field case 114."""
+async def test_memory_saved_in_one_session_is_found_in_another(line: Line) -> None:
+    """Users reported that a saved memory was never found again."""
     await ask(line, ToolCall("save_memory", {"text": "The gate code is 4711."}))
     assert saved(line) == ["The gate code is 4711."]
     talk = await ask(line, ToolCall("search_memory", {"query": "gate code"}))
@@ -79,14 +79,14 @@ async def test_what_one_session_saves_another_finds(line: Line) -> None:
     assert answers(other.model.requests[-1]) == ["No memory matches."]
 
 
-async def test_without_a_user_there_is_no_memory(line: Line) -> None:
-    """Field case 114: not that of the service which the agent runs in, either."""
+async def test_run_without_a_user_has_no_memory(line: Line) -> None:
+    """Users reported that memory was written under the service account of the agent."""
     with pytest.raises(InvalidRequest, match="user: "):
         await ask(line, ToolCall("save_memory", {"content": "Hello."}), user="", profile="kagent")
     assert line.asked == []
 
 
-async def test_what_was_looked_up_is_not_recorded(line: Line) -> None:
+async def test_result_of_a_search_is_not_recorded(line: Line) -> None:
     save(line, "The gate code is 4711.")
     talk = Talk(
         ThreefoldPlugin(line.async_client(), recall=False),
@@ -98,30 +98,30 @@ async def test_what_was_looked_up_is_not_recorded(line: Line) -> None:
     assert "4711" not in "".join(f"{turn.content}{turn.payload}" for turn in turns(line))
 
 
-async def test_a_model_names_no_user(line: Line) -> None:
+async def test_model_cannot_name_a_user(line: Line) -> None:
     save(line, "The gate code is 4711.", user="bob")
     talk = await ask(line, ToolCall("search_memory", {"query": "gate code", "user_id": "bob"}))
     assert answers(talk.model.requests[-1])[0].startswith("Wrong call:")
 
 
-async def test_it_offers_the_levels_that_the_user_may_read(line: Line) -> None:
+async def test_offered_levels_are_the_readable_ones(line: Line) -> None:
     talk = await ask(line)
     assert "user" in str(offered(talk.model.requests[0])["search_memory"]["level"])
 
 
-async def test_in_an_outage_a_model_is_told_so(line: Line) -> None:
+async def test_tools_report_an_outage(line: Line) -> None:
     line.is_cut = True
     talk = await ask(line, ToolCall("save_memory", {"text": "The gate code is 4711."}))
     assert answers(talk.model.requests[-1]) == ["Memory is not available right now. Go on without it."]
 
 
-async def test_strict_ends_the_run(line: Line) -> None:
+async def test_strict_failure_ends_the_run(line: Line) -> None:
     line.is_cut = True
     with pytest.raises(ThreefoldError):
         await ask(line, ToolCall("save_memory", {"text": "Hello."}), policy=Policy(failure_mode="strict"))
 
 
-async def test_names_may_be_prefixed_and_filtered(line: Line) -> None:
+async def test_tools_can_be_prefixed_and_filtered(line: Line) -> None:
     save(line, "The gate code is 4711.")
     call = ToolCall("mine_search_memory", {"query": "gate code"})
     talk = await ask(line, call, tool_name_prefix="mine", tool_filter=["search_memory"])
@@ -134,12 +134,12 @@ async def test_other_tools_can_be_chosen(line: Line) -> None:
     assert list(offered(talk.model.requests[0])) == ["list_memories"]
 
 
-def test_an_unknown_tool_is_refused_at_once(line: Line) -> None:
+def test_unknown_tool_is_refused(line: Line) -> None:
     with pytest.raises(InvalidRequest, match="forget_all"):
         toolset(line, tools=["forget_all"])
 
 
-async def test_without_a_context_the_tools_are_known_too(line: Line) -> None:
+async def test_tools_are_known_without_a_context(line: Line) -> None:
     assert [tool.name for tool in await toolset(line).get_tools()] == ["search_memory", "save_memory"]
 
 
@@ -154,25 +154,27 @@ async def test_kagent_prefetches_before_the_first_message_of_a_session(line: Lin
         assert sent[0].startswith(FENCE_OPEN)
         assert sent[0].count("4711") == 5
         assert sent[1] == "What is the code of gate 3?"
-    assert line.asked.count("POST /v1/recall") == 2  # one is the model's own
+    assert line.asked.count("POST /v1/recall") == 2  # one of them is the call of the model
     await talk.say("And of gate 4?")
     assert FENCE_OPEN not in words_of(talk.model.requests[-1].contents[0])
     assert line.asked.count("POST /v1/recall") == 2
     assert "4711" not in words_of((await talk.session()).events[0].content)
 
 
-async def test_kagent_prefetches_nothing_that_is_far_off(line: Line) -> None:
-    """A word in common is enough for a search of ours, not for a cosine of 0.3."""
+async def test_kagent_prefetches_only_similar_memories(line: Line) -> None:
+    """A common word is enough for `search_memory`, but kagent requires a cosine of 0.3."""
     save(line, "The porter knows of 4711. " + " ".join(f"Of house{n} he knows door{n}." for n in range(100)))
     with line.client("ana") as memory:
-        while memory.recall("porter", session_id="s").facts[0].score_parts.cosine is None:  # words stand in for it
+        while (
+            memory.recall("porter", session_id="s").facts[0].score_parts.cosine is None
+        ):  # words are used until the vector is stored
             pass
     talk = Talk(tools=[toolset(line, profile="kagent")])
     await talk.say("porter")
     assert "4711" not in talk.script.prompts[0]
 
 
-async def test_kagents_model_calls_the_other_two(line: Line) -> None:
+async def test_kagent_model_calls_load_and_save(line: Line) -> None:
     call, look = ToolCall("save_memory", {"content": "Red door."}), ToolCall("load_memory", {"query": "red door"})
     talk = await ask(line, call, look, profile="kagent")
     assert list(offered(talk.model.requests[0])) == ["save_memory", "load_memory"]
@@ -184,7 +186,7 @@ async def test_kagents_model_calls_the_other_two(line: Line) -> None:
         assert memory.list(kinds=["fact"]).items[0].expires_at is not None
 
 
-async def test_kagents_prefetch_can_be_left_out(line: Line) -> None:
+async def test_prefetch_of_kagent_can_be_left_out(line: Line) -> None:
     talk = await ask(line, profile="kagent", tools=["load_memory"])
     assert list(offered(talk.model.requests[0])) == ["load_memory"]
     assert line.asked.count("POST /v1/recall") == 0

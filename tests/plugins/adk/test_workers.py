@@ -1,4 +1,4 @@
-"""Several processes append to one session: none is lost, none doubled, and each one's order is kept."""
+"""Several processes append to one session: no event is lost or doubled, and each worker's order is kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def url(database_url: str) -> Iterator[str]:
-    """A served service on each database, with an empty session."""
+    """The URL of a served service on each database, with an empty session."""
     with served("--database-url", database_url, "--embedder", "hash") as url:
         sessions = ThreefoldSessionService(uri=uri(url))
         asyncio.run(create(sessions))
@@ -62,7 +62,7 @@ def test_two_processes_append_to_one_session(url: str) -> None:
     check(url, 500)
 
 
-def test_a_killed_process_begins_again(url: str) -> None:
+def test_killed_process_can_start_over(url: str) -> None:
     other, killed = start(url, "one", 25), start(url, "two", 25)
     with MemoryClient(url, user="ana", agent="app") as client:
         while all(turn.content != "two 5" for turn in client.turns("s").turns):

@@ -1,4 +1,4 @@
-"""A service in-process on either database, and crews on it that a script answers for."""
+"""Fixtures of the CrewAI tests: an in-process service on each database, and crews with a scripted model."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from threefold_crewai import ThreefoldMemory
 
 @pytest.fixture
 def line(sqlite_url: str) -> Iterator[Line]:
-    """A service of the test's own."""
+    """A link to a service of this test alone."""
     with local_line(sqlite_url) as found:
         yield found
 
 
 @pytest.fixture(params=["sqlite_url", "postgres_url"])
 def either(request: pytest.FixtureRequest) -> Iterator[Line]:
-    """The same on each database."""
+    """A link to a service on each database."""
     with local_line(request.getfixturevalue(request.param)) as found:
         yield found
 
 
 def client_of(line: Line, user: str | None = None, agent: str | None = None) -> MemoryClient:
-    """A client that names no agent by itself, so that crews are known by their names."""
+    """Return a client without a default agent, so that crews are known by their names."""
     return line.client(user).acting_as(user=user, agent=agent)
 
 
@@ -52,23 +52,23 @@ def crew_of(*tasks: Any, memory: Any = None, name: str = "support", **options: A
 
 
 def crew_that(script: Script, memory: Any, **options: Any) -> Any:
-    """A crew of one with one task."""
+    """Return a crew with one agent and one task."""
     return crew_of(task_of(agent_of(script)), memory=memory, **options)
 
 
 def replies(*texts: Reply) -> Script:
-    """A model that says these, one after the other, and then takes note."""
+    """Return a model with these replies in order, followed by "Noted."."""
     left = list(texts)
     return Script(lambda _: left.pop(0) if left else "Noted.")
 
 
 def stored(line: Line, user: str, session: str, agent: str = "support") -> list[Turn]:
-    """The turns of a session in the store."""
+    """Return the stored turns of a session."""
     return client_of(line, user, agent).turns(session, limit=1_000).turns
 
 
 def spoken(line: Line, user: str, session: str, agent: str = "support") -> list[tuple[str, str | None, str]]:
-    """Who said what in a session."""
+    """Return role, name and text of the turns of a session."""
     return [(turn.role, turn.name, turn.content) for turn in stored(line, user, session, agent)]
 
 

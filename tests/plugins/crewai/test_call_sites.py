@@ -1,7 +1,6 @@
-"""What CrewAI asks of a memory, and what it does around it: the plugin stands on this, and a release may change it.
+"""Which calls CrewAI makes to a memory, and in which order: the plugin depends on it, and a release may change it.
 
-A failure here says which of it changed. Look at the place, let the plugin do what is asked there, and then bring the
-table up to date.
+A failure here names the changed place. Adapt the plugin to it, then update the table.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from threefold_crewai.runs import HOOKS
 
 SOURCE = Path(crewai.__file__).parent
 HOLDERS = {"memory", "agent_memory", "unified_memory", "_memory", "mem"}
-"""The names by which CrewAI's modules know a memory."""
+"""The names of variables that hold a memory in the modules of CrewAI."""
 
 USES = {
     "agent/core.py": {
@@ -28,7 +27,7 @@ USES = {
         "agent_memory.recall(recall_text, limit=20)",
         "agent_memory.extract_memories(raw)",
         "agent_memory.remember_many(extracted)",
-        "memory.strip()",  # a text
+        "memory.strip()",  # a string
     },
     "agents/agent_builder/base_agent.py": {"self.memory.bind(Memory())", "self.memory._memory"},
     "agents/agent_builder/base_agent_executor.py": {
@@ -69,11 +68,11 @@ BY_NAME = {
     "crew.py": {"_memory", "drain_writes"},
     "flow/runtime/__init__.py": {"_memory", "drain_writes"},
 }
-"""What is asked for by `getattr`."""
+"""The attributes that are read with `getattr`."""
 
 
 def uses(tree: ast.Module) -> Iterator[str]:
-    """Each attribute of a memory that a module uses, as a call where it is one."""
+    """Yield each attribute of a memory that a module uses, as a call if it is called."""
     called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and last_name(node.value) in HOLDERS:
@@ -81,7 +80,7 @@ def uses(tree: ast.Module) -> Iterator[str]:
 
 
 def by_name(tree: ast.Module) -> Iterator[str]:
-    """The names by which `getattr` asks the holders of a memory."""
+    """Yield the attributes that are read from a memory with `getattr`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and last_name(node.func) == "getattr":
             holder, name, *_ = node.args
@@ -90,38 +89,38 @@ def by_name(tree: ast.Module) -> Iterator[str]:
 
 
 def last_name(node: ast.expr) -> str:
-    """`c` of `a.b.c`."""
+    """Return `c` of `a.b.c`."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 def modules() -> Iterator[tuple[str, ast.Module]]:
-    """CrewAI's modules outside of its own memory."""
+    """Yield the modules of CrewAI except those of its own memory."""
     for path in SOURCE.rglob("*.py"):
         name = path.relative_to(SOURCE).as_posix()
         if not name.startswith(("memory/", "cli/")):
             yield name, ast.parse(path.read_text())
 
 
-def test_what_crewai_asks_of_a_memory() -> None:
+def test_uses_of_a_memory_in_crewai() -> None:
     trees = dict(modules())
     assert {name: found for name, tree in trees.items() if (found := set(uses(tree)))} == USES
     assert {name: found for name, tree in trees.items() if (found := set(by_name(tree)))} == BY_NAME
 
 
 def verbs(kind: type) -> set[str]:
-    """The public methods of a class, without pydantic's."""
+    """Return the public methods of a class, without those of pydantic."""
     own = set(dir(kind)) - set(dir(crewai.Memory.__base__))
     return {name for name in own if not name.startswith("_") and callable(getattr(kind, name))}
 
 
 @pytest.mark.parametrize("name", sorted(verbs(crewai.Memory)))
-def test_each_verb_takes_what_crewais_takes(name: str) -> None:
+def test_methods_have_the_parameters_of_crewai(name: str) -> None:
     own, theirs = (inspect.signature(getattr(kind, name)).parameters for kind in (ThreefoldMemory, crewai.Memory))
     assert {key: value.default for key, value in own.items()} == {key: value.default for key, value in theirs.items()}
 
 
-def test_no_verb_of_crewais_is_left_that_asks_a_model() -> None:
-    """Those that are CrewAI's still work on its storage, or on the verbs that are ours."""
+def test_no_inherited_method_asks_a_model() -> None:
+    """Inherited methods use the storage or call the methods that the plugin overrides."""
     inherited = {
         name for name in verbs(crewai.Memory) if getattr(ThreefoldMemory, name) is getattr(crewai.Memory, name)
     }
@@ -134,7 +133,7 @@ ORDER = ["PRE_STEP", "agent.execute_task(", "_invoke_guardrail_function(", "POST
 
 
 @pytest.mark.parametrize("method", ["_execute_core", "_aexecute_core"])
-def test_the_order_of_a_task(method: str) -> None:
+def test_order_of_steps_in_a_task(method: str) -> None:
     source = inspect.getsource(getattr(crewai.Task, method)).replace("aexecute_task(", "execute_task(")
     source = source.replace("_ainvoke_guardrail", "_invoke_guardrail")
     places = [source.index(mark) for mark in ORDER]
@@ -142,11 +141,11 @@ def test_the_order_of_a_task(method: str) -> None:
     assert source.index("set_current_task_id") < places[0]
 
 
-def test_the_hooks_are_there() -> None:
+def test_hooks_exist() -> None:
     assert {point.name for point in HOOKS} == {"EXECUTION_START", "INPUT", "EXECUTION_END", "PRE_STEP", "POST_STEP"}
 
 
-def test_abortions_are_let_through_where_a_memory_is_asked() -> None:
+def test_abort_is_raised_where_crewai_calls_a_memory() -> None:
     from crewai.agents.agent_builder.base_agent_executor import BaseAgentExecutor
 
     asking: list[Any] = [

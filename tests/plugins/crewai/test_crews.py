@@ -1,4 +1,4 @@
-"""What crews and flows remember, for whom, and what of it a model reads."""
+"""What crews and flows remember, for which user, and what of it a model reads."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ USERS = ("ana", "ben", "eva")
 
 
 def is_good(output: Any):
-    """A guardrail, without the type of what it gives: CrewAI does not understand that as text."""
+    """A guardrail; without a return annotation, because CrewAI cannot read it as a string."""
     return output.raw == "Good.", output.raw
 
 
 def newsroom(script: Script, memory: Any) -> Any:
-    """Two agents, three tasks."""
+    """Return a crew with two agents and three tasks."""
     researcher, writer = agent_of(script, "Researcher"), agent_of(script, "Writer")
     tasks = [
         task_of(researcher, "Find out about {topic}."),
@@ -50,8 +50,8 @@ def newsroom(script: Script, memory: Any) -> Any:
     return crew_of(*tasks, memory=memory, name="newsroom")
 
 
-def test_a_crew_for_three_users(either: Line) -> None:
-    """Memories stand apart, each told once; the model is asked by nobody but the agents."""
+def test_one_crew_for_three_users(either: Line) -> None:
+    """Memories are separate and stored once, and only the agents call the model."""
     script = Script(lambda sent: f"Done: {len(sent)} messages.")
     crew = newsroom(script, memory_of(either))
     given = [{"topic": f"{user}'s bees", "user_id": user, "session_id": "monday"} for user in USERS]
@@ -76,7 +76,7 @@ def test_a_crew_for_three_users(either: Line) -> None:
         assert not any(other in prompt for prompt in prompts for other in USERS if other != user)
 
 
-def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: Line) -> None:
+def test_members_of_a_crew_share_memory_across_kickoffs(line: Line) -> None:
     script = replies("The gate code is 4711.")
     memory = memory_of(line)
     crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
@@ -84,7 +84,7 @@ def test_what_one_member_learns_the_others_know_and_later_kickoffs_too(line: Lin
     assert "The gate code is 4711." in script.prompts[-1]
 
 
-def test_a_memory_for_each_role(line: Line) -> None:
+def test_memory_per_role_is_separate(line: Line) -> None:
     script = replies("The gate code is 4711.")
     memory = memory_of(line, per_role=True)
     crew_of(task_of(agent_of(script, "Guard"), "Look up the gate code."), memory=memory).kickoff(inputs("", "ana", "a"))
@@ -95,7 +95,7 @@ def test_a_memory_for_each_role(line: Line) -> None:
     assert len(stored(line, "ana", "c", "support/a%2Fb%25")) == 2
 
 
-def test_a_model_reads_a_fenced_block_and_no_metadata(line: Line) -> None:
+def test_model_gets_a_fenced_block_without_metadata(line: Line) -> None:
     script = replies()
     memory = memory_of(line, user="ana")
     crew = crew_that(script, memory)
@@ -107,7 +107,7 @@ def test_a_model_reads_a_fenced_block_and_no_metadata(line: Line) -> None:
     assert "score" not in script.prompts[-1]
 
 
-def test_a_session_goes_on_with_its_latest_turns(line: Line) -> None:
+def test_session_is_continued_with_its_latest_turns(line: Line) -> None:
     script = replies("Noted.", "On Fridays.")
     crew = crew_that(script, memory_of(line))
     crew.kickoff(inputs("I deploy on Fridays."))
@@ -118,7 +118,7 @@ def test_a_session_goes_on_with_its_latest_turns(line: Line) -> None:
     assert "When do I deploy?" not in window.partition(FENCE_CLOSE)[0]
 
 
-def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: Line) -> None:
+def test_text_in_the_context_of_a_task_is_not_recalled(line: Line) -> None:
     script = replies("Bees dance.", "An essay.")
     researcher, writer = agent_of(script, "Researcher"), agent_of(script, "Writer")
     crew_of(
@@ -128,13 +128,13 @@ def test_what_is_in_the_context_of_a_task_is_not_recalled_again(line: Line) -> N
     assert "Find out about bees." not in script.prompts[-1]
 
 
-def test_only_what_the_guardrails_pass_is_recorded(line: Line) -> None:
+def test_only_output_passed_by_guardrails_is_recorded(line: Line) -> None:
     script = replies("Bad.", "Good.")
     crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line)).kickoff(inputs(""))
     assert spoken(line, "ana", "s") == [("user", None, "Ask."), ("assistant", "Helper", "Good.")]
 
 
-def test_or_all_that_was_said(line: Line) -> None:
+def test_keep_all_records_rejected_output(line: Line) -> None:
     script = replies("Bad.", "Good.")
     crew_of(task_of(agent_of(script), "Ask.", guardrail=is_good), memory=memory_of(line, keep="all")).kickoff(
         inputs("")
@@ -149,7 +149,7 @@ def test_thoughts_are_not_recorded(line: Line) -> None:
     assert [said for _, _, said in spoken(line, "ana", "s")] == ["When?", "On Fridays."]
 
 
-def test_the_agents_own_memory_goes_before_the_crews(line: Line) -> None:
+def test_memory_of_an_agent_replaces_the_memory_of_the_crew(line: Line) -> None:
     script = replies()
     mine, ours = memory_of(line, agent="mine"), memory_of(line)
     crew_of(task_of(agent_of(script, memory=mine), "Ask."), memory=ours).kickoff(inputs(""))
@@ -157,7 +157,7 @@ def test_the_agents_own_memory_goes_before_the_crews(line: Line) -> None:
     assert list(client_of(line, "ana", "support").iter_memories()) == []
 
 
-def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: Line) -> None:
+def test_delegated_work_is_recorded_under_the_names_of_the_agents(line: Line) -> None:
     ask = ToolCall("delegate_work_to_coworker", {"task": "Count.", "context": "The bees.", "coworker": "Counter"})
     script = replies(ask, "Ninety bees.", "There are ninety.")
     boss, counter = agent_of(script, "Boss", allow_delegation=True), agent_of(script, "Counter")
@@ -171,7 +171,7 @@ def test_what_an_agent_has_another_one_do_is_nobodys_words_but_theirs(line: Line
     assert len(said) == 4
 
 
-def test_a_flow_remembers_for_its_user(either: Line) -> None:
+def test_flow_remembers_for_its_user(either: Line) -> None:
     memory = memory_of(either)
     script = replies("Bees dance.")
     told: list[str] = []
@@ -195,15 +195,15 @@ def test_a_flow_remembers_for_its_user(either: Line) -> None:
         assert spoken(either, user, "monday")[0] == ("user", None, "What do bees do?")
 
 
-def test_an_agent_of_its_own_records_the_conversation(line: Line) -> None:
+def test_agent_without_a_crew_records_the_conversation(line: Line) -> None:
     script = replies("Noted.")
     agent_of(script, memory=memory_of(line, user="ana", agent="support", session="s")).kickoff("I deploy on Fridays.")
     assert spoken(line, "ana", "s") == [("user", None, "I deploy on Fridays."), ("assistant", "Helper", "Noted.")]
 
 
 @pytest.mark.parametrize("entry", ["kickoff", "kickoff_async"])
-def test_which_words_of_a_conversation_are_the_users(line: Line, entry: str) -> None:
-    """Whatever they look like, and whatever else was searched for in between."""
+def test_messages_of_a_conversation_are_recorded_as_the_users(line: Line, entry: str) -> None:
+    """Even if they look like a dump of CrewAI, and if the agent searched for something else in between."""
     tricky = "Is this yours?\nAgent: Eve\nResult: No."
     script = replies(ToolCall("search_memory", {"queries": ["flag"]}), "Yes.")
     agent = agent_of(script, memory=memory_of(line, user="ana", agent="support", session="s"))
@@ -213,14 +213,14 @@ def test_which_words_of_a_conversation_are_the_users(line: Line, entry: str) -> 
     assert spoken(line, "ana", "s") == [("user", None, f"Hi.\n{tricky}"), ("assistant", "Helper", "Yes.")]
 
 
-def test_a_text_that_only_looks_like_a_conversation_is_not_the_users(line: Line) -> None:
+def test_text_shaped_like_a_conversation_is_not_recorded_as_the_users(line: Line) -> None:
     memory = memory_of(line, user="ana", agent="support", session="s")
     memory.recall("Pay Bob.")
     memory.remember_many(memory.extract_memories("Input: Pay Eve.\nAgent: Helper\nResult: Paid."))
     assert spoken(line, "ana", "s") == [("assistant", None, "Pay Eve."), ("assistant", "Helper", "Paid.")]
 
 
-def test_a_kickoff_without_a_session_is_one_of_its_own(line: Line) -> None:
+def test_kickoff_without_a_session_gets_its_own_session(line: Line) -> None:
     crew = newsroom(replies(), memory_of(line))
     for _ in range(2):
         crew.kickoff({"topic": "bees", "user_id": "ana"})
@@ -253,10 +253,8 @@ os._exit(0)
 
 
 @pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
-def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_loaded(
-    tmp_path: Path, entry: str
-) -> None:
-    """Field case 1107."""
+def test_memory_is_stored_before_exit_and_no_vector_store_is_loaded(tmp_path: Path, entry: str) -> None:
+    """Users reported that an async kickoff returned before its memory was saved."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
         command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), entry]
         environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "", **QUIET}
@@ -268,10 +266,8 @@ def test_nothing_is_lost_when_the_process_exits_at_once_and_no_vector_store_is_l
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_was_asked_is_not_lost_when_the_process_is_ended_while_the_model_thinks(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """Field case 1107."""
+def test_prompt_is_stored_if_the_process_ends_while_the_model_answers(tmp_path: Path, number: signal.Signals) -> None:
+    """Users reported that an async kickoff returned before its memory was saved."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
         command = [sys.executable, "-c", PROGRAM, str(Path(__file__).parents[2]), "kickoff", "wait"]
         environment = {"THREEFOLD_URL": url, "HOME": str(tmp_path), "TMPDIR": str(tmp_path), "PATH": "", **QUIET}
@@ -286,8 +282,8 @@ def test_what_was_asked_is_not_lost_when_the_process_is_ended_while_the_model_th
             assert [memory.text for memory in client.iter_memories()] == ["I deploy on Fridays."]
 
 
-def test_the_memory_has_neither_model_nor_embedder(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case 1007."""
+def test_memory_uses_no_model_and_no_embedder(line: Line, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users reported that OpenAI was called for embeddings although a local model was set."""
 
     def refuse(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was wanted")

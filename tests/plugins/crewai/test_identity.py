@@ -1,4 +1,5 @@
-"""Whose memory a kickoff uses: what your code says, the memory's own, the inputs. Never the one before."""
+"""Which user, agent and session a kickoff has: from code, from the memory, or from the inputs, never from the last
+run."""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def customer(given: Mapping[str, Any]) -> str:
 
 
 def whose(line: Line, *users: str, session: str = "s", agent: str = "support") -> list[str]:
-    """Those of the users to whom something was said in a session."""
+    """Return those of the users who have the message in a session."""
     return [user for user in users if _has(line, user, session, agent)]
 
 
@@ -58,7 +59,7 @@ def _has(line: Line, user: str, session: str, agent: str) -> bool:
         return False
 
 
-def test_the_order_of_those_who_may_name_a_user(line: Line) -> None:
+def test_sources_of_a_user_have_a_fixed_order(line: Line) -> None:
     names = ("code", "fixed", "input", "client")
     everyone = ThreefoldMemory(client_of(line, "client"), user="fixed")
     with acting_as(user="code"):
@@ -70,46 +71,46 @@ def test_the_order_of_those_who_may_name_a_user(line: Line) -> None:
     assert [whose(line, *names, session=str(number)) for number in (1, 2, 3, 4)] == [[name] for name in names]
 
 
-def test_functions_of_the_inputs(line: Line) -> None:
+def test_names_can_be_functions_of_the_inputs(line: Line) -> None:
     memory = memory_of(line, user=customer, session=itemgetter("ticket"))
     crew_that(Script(), memory).kickoff({"text": "Hello.", "customer": {"id": "ana"}, "ticket": "7"})
     assert whose(line, "ana", session="7") == ["ana"]
 
 
 @pytest.mark.parametrize("wrong", [itemgetter("missing"), dict[str, str]().get, attrgetter("customer")])
-def test_a_function_that_finds_nobody_stops_the_kickoff(line: Line, wrong: Any) -> None:
+def test_function_that_returns_no_user_stops_the_kickoff(line: Line, wrong: Any) -> None:
     script = Script()
     with pytest.raises(MemoryAborted, match="user: its function"):
         crew_that(script, memory_of(line, user=wrong)).kickoff(inputs("Hello."))
     assert script.prompts == []
 
 
-def test_a_number_is_a_name(line: Line) -> None:
+def test_number_is_accepted_as_a_name(line: Line) -> None:
     crew_that(Script(), memory_of(line)).kickoff({**inputs("Hello."), "user_id": 7})
     assert whose(line, "7") == ["7"]
 
 
-def test_what_is_no_name_stops_the_kickoff(line: Line) -> None:
+def test_value_that_is_no_name_stops_the_kickoff(line: Line) -> None:
     script = Script()
     with pytest.raises(MemoryAborted, match="user_id: it is named by a string, not by list"):
         crew_that(script, memory_of(line)).kickoff({**inputs("Hello."), "user_id": ["ana"]})
     assert script.prompts == []
 
 
-def test_the_refusal_of_the_service_is_in_the_error(line: Line) -> None:
+def test_refusal_by_the_service_is_the_cause_of_the_error(line: Line) -> None:
     with pytest.raises(MemoryAborted) as raised:
         crew_that(Script(), memory_of(line)).kickoff(inputs("Hello.", "*"))
     assert isinstance(raised.value.__cause__, InvalidRequest)
 
 
-def test_callbacks_before_the_kickoff_may_name_the_user(line: Line) -> None:
+def test_callback_before_the_kickoff_may_name_the_user(line: Line) -> None:
     crew = crew_that(Script(), memory_of(line))
     crew.before_kickoff_callbacks.append(partial(dict[str, str], user_id="ana"))
     crew.kickoff({"text": "Hello.", "session_id": "s"})
     assert whose(line, "ana", "local") == ["ana"]
 
 
-def test_a_crew_in_a_flow_may_be_anothers(line: Line) -> None:
+def test_crew_in_a_flow_may_have_another_user(line: Line) -> None:
     memory = memory_of(line)
 
     class Talk(Flow[Any]):
@@ -122,7 +123,7 @@ def test_a_crew_in_a_flow_may_be_anothers(line: Line) -> None:
     assert whose(line, "ana", "ben", "local") == ["ana", "ben"]
 
 
-def test_a_crew_in_a_flow_that_names_nobody_is_the_flows(line: Line) -> None:
+def test_crew_in_a_flow_defaults_to_the_user_of_the_flow(line: Line) -> None:
     memory = memory_of(line)
 
     class Talk(Flow[Any]):
@@ -134,7 +135,7 @@ def test_a_crew_in_a_flow_that_names_nobody_is_the_flows(line: Line) -> None:
     assert whose(line, "ana", "local") == ["ana"]
 
 
-def test_the_nearest_name_around_is_the_agents(line: Line) -> None:
+def test_crew_in_a_flow_uses_the_agent_name_of_the_flow(line: Line) -> None:
     memory = memory_of(line)
 
     class Talk(Flow[Any]):
@@ -146,7 +147,7 @@ def test_the_nearest_name_around_is_the_agents(line: Line) -> None:
     assert whose(line, "ana", agent="Talk") == ["ana"]
 
 
-def test_a_crew_without_a_name_is_the_clients_agent(line: Line) -> None:
+def test_agent_of_the_client_replaces_the_name_of_the_crew(line: Line) -> None:
     memory = ThreefoldMemory(client_of(line, agent="mine"))
     crew_that(Script(), memory, name="crew").kickoff(inputs("Hello."))
     crew_that(Script(), memory, name="named").kickoff(inputs("Hello."))
@@ -155,8 +156,8 @@ def test_a_crew_without_a_name_is_the_clients_agent(line: Line) -> None:
 
 @pytest.mark.filterwarnings("ignore:function callbacks:UserWarning")
 @pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
-def test_callbacks_around_a_kickoff_know_whose_it_is(line: Line, entry: str) -> None:
-    """Also of one within another, and no longer than it lasts."""
+def test_callbacks_around_a_kickoff_use_its_identity(line: Line, entry: str) -> None:
+    """The same holds for a kickoff inside another, and only while it lasts."""
     memory = memory_of(line)
 
     def note(given: Any) -> Any:
@@ -190,11 +191,11 @@ def test_callbacks_around_a_kickoff_know_whose_it_is(line: Line, entry: str) -> 
 
 
 def noted(line: Line, user: str, agent: str = "noting") -> list[str]:
-    """The facts in a memory."""
+    """Return the facts in a memory."""
     return [fact.text for fact in client_of(line, user, agent).iter_memories(kinds=["fact"])]
 
 
-def test_a_flow_that_a_tool_starts_may_be_anothers(line: Line) -> None:
+def test_flow_started_by_a_tool_may_have_another_user(line: Line) -> None:
     memory = memory_of(line)
 
     class Note(Flow[Any]):
@@ -215,8 +216,8 @@ def test_a_flow_that_a_tool_starts_may_be_anothers(line: Line) -> None:
     assert [noted(line, user, "support") for user in ("ana", "ben")] == [["The door is green."], []]
 
 
-def test_a_flow_that_is_resumed_has_to_be_told_whose_it_is(line: Line, tmp_path: Path) -> None:
-    """CrewAI keeps the inputs for nobody to see: what happens then would be the client's user's."""
+def test_resumed_flow_must_be_given_its_identity(line: Line, tmp_path: Path) -> None:
+    """CrewAI does not expose the stored inputs, so the memory would be written for the user of the client."""
     memory, store = memory_of(line), SQLiteFlowPersistence(str(tmp_path / "flows.db"))
 
     class Later:
@@ -249,7 +250,7 @@ def test_a_flow_that_is_resumed_has_to_be_told_whose_it_is(line: Line, tmp_path:
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_after_a_kickoff_it_is_nobodys_turn(line: Line, fails: bool) -> None:
+def test_identity_ends_with_the_kickoff(line: Line, fails: bool) -> None:
     def reply(_: list[str]) -> Reply:
         if fails:
             raise ValueError("broken")
@@ -266,7 +267,7 @@ def test_after_a_kickoff_it_is_nobodys_turn(line: Line, fails: bool) -> None:
     assert [fact.text for fact in client_of(line, "local").iter_memories(kinds=["fact"])] == ["The door is green."]
 
 
-def test_nor_after_one_that_was_cancelled(line: Line) -> None:
+def test_identity_ends_with_a_cancelled_kickoff(line: Line) -> None:
     memory = memory_of(line)
 
     async def run() -> None:
@@ -289,7 +290,7 @@ def test_nor_after_one_that_was_cancelled(line: Line) -> None:
     assert len(stored(line, "ana", "s")) == 1
 
 
-def test_nor_the_same_flow_after_it_was_cancelled(line: Line) -> None:
+def test_identity_of_a_flow_ends_when_it_is_cancelled(line: Line) -> None:
     memory, reached = memory_of(line), asyncio.Event()
 
     class Talk(Flow[Any]):
@@ -316,7 +317,7 @@ def test_nor_the_same_flow_after_it_was_cancelled(line: Line) -> None:
     assert [user for user in ("ana", "local") if list(client_of(line, user, "Talk").iter_memories())] == ["local"]
 
 
-def test_a_tool_cannot_name_a_user(line: Line) -> None:
+def test_tool_cannot_name_a_user(line: Line) -> None:
     call = ToolCall("save_to_memory", {"contents": ["The gate code is 4711."], "user_id": "ben", "scope": "/x"})
     crew_that(replies(call), memory_of(line)).kickoff(inputs("Hello."))
     assert list(client_of(line, "ben", "support").iter_memories()) == []
@@ -325,8 +326,8 @@ def test_a_tool_cannot_name_a_user(line: Line) -> None:
 
 
 @pytest.mark.parametrize("entry", ["kickoff", "akickoff"])
-def test_a_tool_that_starts_another_crew(line: Line, entry: str) -> None:
-    """Which is the user's as long as it names nobody else; and afterwards the first one goes on."""
+def test_tool_may_start_another_crew(line: Line, entry: str) -> None:
+    """The other crew has the same user unless it names one, and the first crew continues afterwards."""
     memory, said = memory_of(line), Script()
 
     @tool("ask_others")
@@ -345,7 +346,7 @@ def test_a_tool_that_starts_another_crew(line: Line, entry: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:function callbacks:UserWarning")
-def test_callbacks_after_a_task_still_know_whose_it_was(line: Line) -> None:
+def test_callback_after_a_task_uses_its_identity(line: Line) -> None:
     memory = memory_of(line)
 
     def note(output: Any) -> None:
@@ -355,7 +356,7 @@ def test_callbacks_after_a_task_still_know_whose_it_was(line: Line) -> None:
     assert len(list(client_of(line, "ana", "support").iter_memories(kinds=["fact"]))) == 1
 
 
-def test_tasks_by_themselves_do_not_pile_up(line: Line) -> None:
+def test_single_tasks_are_not_nested(line: Line) -> None:
     memory = memory_of(line, user="ana", agent="support")
     for _ in range(3):
         task_of(agent_of(Script(), memory=memory), "Hello.").execute_sync()
@@ -364,7 +365,7 @@ def test_tasks_by_themselves_do_not_pile_up(line: Line) -> None:
     assert step.run.around is None
 
 
-def test_an_agent_alone_may_search(line: Line) -> None:
+def test_agent_without_a_crew_may_search(line: Line) -> None:
     memory = memory_of(line, user="ana", agent="support")
     memory.remember("The flag is red.")
     script = replies(ToolCall("search_memory", {"queries": ["flag"]}))
@@ -372,8 +373,8 @@ def test_an_agent_alone_may_search(line: Line) -> None:
     assert "The flag is red." in script.prompts[-1]
 
 
-def test_without_its_hooks_a_memory_refuses(line: Line) -> None:
-    """Or everybody's memories would be the client's user's."""
+def test_memory_without_its_hooks_refuses(line: Line) -> None:
+    """Otherwise all memories would be written for the user of the client."""
     from crewai.hooks import clear_all_hooks
 
     script = Script()
@@ -387,14 +388,14 @@ def test_without_its_hooks_a_memory_refuses(line: Line) -> None:
     assert script.prompts == []
 
 
-def test_a_replay_has_the_inputs_of_the_kickoff(line: Line) -> None:
+def test_replay_has_the_identity_of_its_inputs(line: Line) -> None:
     crew = crew_that(Script(), memory_of(line))
     crew.kickoff(inputs("Hello.", "ana", "1"))
     crew.replay(str(crew.tasks[0].id), inputs("Hello.", "ben", "2"))
     assert whose(line, "ana", "ben", session="2") == ["ben"]
 
 
-def test_so_has_one_in_a_flow(line: Line) -> None:
+def test_replay_in_a_flow_has_the_identity_of_its_inputs(line: Line) -> None:
     memory = memory_of(line)
     crew = crew_that(Script(), memory)
     crew.kickoff(inputs("Hello.", "eva"))
@@ -408,7 +409,7 @@ def test_so_has_one_in_a_flow(line: Line) -> None:
     assert whose(line, "ana", "ben", session="2") == ["ben"]
 
 
-def test_a_task_by_itself_is_of_the_kickoff_around_it(line: Line) -> None:
+def test_task_in_a_tool_has_the_identity_of_the_kickoff(line: Line) -> None:
     memory = memory_of(line)
 
     @tool("ask_others")
@@ -420,7 +421,7 @@ def test_a_task_by_itself_is_of_the_kickoff_around_it(line: Line) -> None:
     assert whose(line, "ana", "local") == ["ana"]
 
 
-def test_errors_are_of_threefold_and_of_crewai() -> None:
+def test_errors_belong_to_threefold_and_crewai() -> None:
     from crewai.hooks import HookAborted
 
     assert issubclass(MemoryAborted, HookAborted)

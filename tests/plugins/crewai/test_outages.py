@@ -1,4 +1,4 @@
-"""What an outage, or a refusal, does to a crew: soft goes on, strict ends the task with the error of the service."""
+"""Outages and refusals in a crew: soft continues, strict ends the task with the error of the service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threefold.answers import UNAVAILABLE
 from threefold_crewai import MemoryAborted, acting_as
 
 
-def test_after_the_second_failure_an_outage_is_not_even_tried(line: Line) -> None:
+def test_outage_is_not_tried_again_after_two_failures(line: Line) -> None:
     clock = Clock()
     policy = Policy(breaker=CircuitBreaker(clock=clock))
     crew = crew_that(Script(), memory_of(line, policy=policy))
@@ -34,8 +34,8 @@ def test_after_the_second_failure_an_outage_is_not_even_tried(line: Line) -> Non
     assert policy.stats.dropped == 0
 
 
-def test_what_waits_goes_out_when_a_kickoff_ends(line: Line) -> None:
-    """And under the identity that it was said under, whoever's kickoff it is."""
+def test_waiting_turns_are_sent_at_the_end_of_a_kickoff(line: Line) -> None:
+    """Also by a kickoff of another user, each turn under its own identity."""
     clock = Clock()
     crew = crew_that(Script(), memory_of(line, policy=Policy(breaker=CircuitBreaker(clock=clock))))
     line.is_cut = True
@@ -47,7 +47,7 @@ def test_what_waits_goes_out_when_a_kickoff_ends(line: Line) -> None:
     assert len(spoken(line, "ben", "s")) == 2
 
 
-def test_what_waits_goes_out_when_it_is_asked_for(line: Line) -> None:
+def test_waiting_turns_are_sent_on_drain_writes(line: Line) -> None:
     clock = Clock()
     memory = memory_of(line, policy=Policy(breaker=CircuitBreaker(clock=clock)))
     line.is_cut = True
@@ -58,7 +58,7 @@ def test_what_waits_goes_out_when_it_is_asked_for(line: Line) -> None:
     assert len(spoken(line, "ana", "s")) == 2
 
 
-def test_a_model_that_searches_is_told_of_the_outage(line: Line) -> None:
+def test_searching_model_is_told_about_the_outage(line: Line) -> None:
     script = replies()
 
     def search(sent: list[str]) -> Any:
@@ -70,7 +70,7 @@ def test_a_model_that_searches_is_told_of_the_outage(line: Line) -> None:
     assert crew_that(script, memory).kickoff(inputs("How is the flag?")).raw == "Noted."
 
 
-def test_a_flow_goes_on_without_what_it_asked_for(line: Line) -> None:
+def test_flow_continues_without_recalled_memory(line: Line) -> None:
     memory = memory_of(line, user="ana")
 
     class Talk(Flow[Any]):
@@ -84,7 +84,7 @@ def test_a_flow_goes_on_without_what_it_asked_for(line: Line) -> None:
     assert memory.stats.outages > 0
 
 
-def test_strict_ends_the_kickoff_before_the_model_is_asked(line: Line) -> None:
+def test_strict_ends_the_kickoff_before_the_model_is_called(line: Line) -> None:
     script = Script()
     crew = crew_that(script, memory_of(line, policy=strict()))
     line.is_cut = True
@@ -96,8 +96,8 @@ def test_strict_ends_the_kickoff_before_the_model_is_asked(line: Line) -> None:
 
 
 @pytest.mark.parametrize("view", [False, True])
-def test_strict_ends_the_kickoff_where_nothing_can_be_recalled(line: Line, view: bool) -> None:
-    """Also of a memory that records nothing, and with the words of the service where it is that which refuses."""
+def test_strict_ends_the_kickoff_if_nothing_can_be_recalled(line: Line, view: bool) -> None:
+    """The same holds for a read-only memory, and a refusal is the cause of the error."""
     for options, cause in (({"read_only": True}, Unreachable), ({"level": "store"}, Forbidden)):
         script, memory = Script(), memory_of(line, policy=strict(), **options)
         line.is_cut = cause is Unreachable
@@ -107,7 +107,7 @@ def test_strict_ends_the_kickoff_where_nothing_can_be_recalled(line: Line, view:
         assert script.prompts == []
 
 
-def test_strict_ends_the_kickoff_after_an_answer_that_cannot_be_stored(line: Line) -> None:
+def test_strict_ends_the_kickoff_if_an_answer_cannot_be_stored(line: Line) -> None:
     def cut(_: list[str]) -> str:
         line.is_cut = True
         return "Noted."
@@ -121,7 +121,7 @@ def test_strict_ends_the_kickoff_after_an_answer_that_cannot_be_stored(line: Lin
 
 
 @pytest.mark.parametrize("contents", [["The flag is red."], ["The flag is red.", "The door is green."]])
-def test_strict_does_not_pass_over_what_a_model_could_not_save(line: Line, contents: list[str]) -> None:
+def test_strict_ends_the_kickoff_if_a_model_cannot_save(line: Line, contents: list[str]) -> None:
     def save(_: list[str]) -> Any:
         if line.is_cut:
             line.is_cut = False
@@ -135,21 +135,21 @@ def test_strict_does_not_pass_over_what_a_model_could_not_save(line: Line, conte
 
 
 @pytest.mark.parametrize("mode", ["soft", "strict"])
-def test_a_wrong_call_of_a_model_ends_nothing(line: Line, mode: Any) -> None:
+def test_invalid_tool_call_does_not_end_the_kickoff(line: Line, mode: Any) -> None:
     script = replies(ToolCall("save_to_memory", {"contents": [" "]}))
     output = crew_that(script, memory_of(line, failure_mode=mode)).kickoff(inputs("Save it."))
     assert output.raw == "Noted."
     assert "must not be blank" in script.prompts[-1]
 
 
-def test_soft_goes_on_after_a_refusal_and_counts_it(line: Line) -> None:
-    memory = memory_of(line, level="store")  # an administrator's
+def test_soft_continues_after_a_refusal_and_counts_it(line: Line) -> None:
+    memory = memory_of(line, level="store")  # allowed only for an administrator
     assert crew_that(Script(), memory).kickoff(inputs("Hello.")).raw == "Noted."
     assert memory.stats.refusals == 1
     assert len(spoken(line, "ana", "s")) == 2
 
 
-def test_the_store_may_ask_for_strict(line: Line) -> None:
+def test_store_may_require_strict(line: Line) -> None:
     policy = Policy()
     client = client_of(line)
     policy.learn(client.origin, client_of(line, "ana").whoami().store.model_copy(update={"failure_mode": "strict"}))
@@ -158,7 +158,7 @@ def test_the_store_may_ask_for_strict(line: Line) -> None:
         crew_that(Script(), memory_of(line, policy=policy)).kickoff(inputs("Hello."))
 
 
-def test_what_your_code_calls_raises(line: Line) -> None:
+def test_methods_called_by_user_code_raise(line: Line) -> None:
     memory = memory_of(line)
     line.is_cut = True
     with acting_as(user="ana", agent="support"):
