@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from itertools import cycle, product
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 from fixtures.keys import make_key
 from isolation.model import SELF, Item, Reader
 from threefold import MemoryClient
-from threefold.contract import PutCheckpointRequest, QueryCheckpointsRequest
+from threefold.contract import DeleteRunsRequest, PutCheckpointRequest, QueryCheckpointsRequest
 from threefold.errors import Forbidden, InvalidRequest, NotFound
 from threefold_server.access import Reach
 from threefold_server.local import LocalService
@@ -24,9 +25,12 @@ USERS = ("ana", "crew/a", SELF)
 AGENTS = ("crew/a", "crew/b")
 SESSIONS = ("s1", "s2")
 VISIBILITIES = ("session", "agent", "user")
+TOOL = "web"
+SOURCES = [("tool", TOOL), ("tool", "none"), *product(("agent",), (*AGENTS, "none")), *product(("session",), SESSIONS)]
 CEILINGS_OF_STORES = {"user": ("session", "agent", "user"), "agent": ("session", "agent"), "session": ("session",)}
 CEILINGS = ("session", "agent", "user")
 
+LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 READERS = [Reader(*who) for who in product(USERS, AGENTS, CEILINGS, (None, *SESSIONS))]
 
 
@@ -39,6 +43,10 @@ class House:
         self._stack = stack
         self._clients: dict[tuple[str | None, str, str], MemoryClient] = {}
         self.ids: dict[str, Item] = {}
+        self.held: list[Item] = []
+        """Items of a framework's store and threads, which have a place but no visibility."""
+        for user, agent in product(USERS, AGENTS):
+            self._hold(self.client(Reader(user, agent, "user")), user, agent)
         for user, agent, session, visibility in product(USERS, AGENTS, (*SESSIONS, None), VISIBILITIES):
             if session is None and visibility == "session":
                 continue  # which is refused, as nobody would see it
@@ -62,9 +70,22 @@ class House:
         fact = client.save(f"kumquat fact of {place}", session_id=session, visibility=visibility)
         self.ids[fact.id] = Item("fact", user, agent, session, visibility)
         if session is not None:
-            turn = {"role": "user", "content": f"kumquat turn of {place}", "id": f"turn {place}"}
-            client.write(session, [turn], visibility=visibility)
-            self.ids[turn["id"]] = Item("episode", user, agent, session, visibility)
+            tool = TOOL if visibility == "agent" else None
+            turn = {"role": "tool" if tool else "user", "name": tool, "content": f"kumquat turn of {place}"}
+            client.write(session, [turn | {"id": f"turn {place}"}], visibility=visibility)
+            self.ids[f"turn {place}"] = Item("episode", user, agent, session, visibility, tool)
+
+    def _hold(self, client: MemoryClient, user: str | None, agent: str) -> None:
+        """An item, and a thread in each session, whose checkpoint and run are named by their place."""
+        put = {"op": "put", "namespace": ["likes", f"{user}"], "key": agent, "value": {"of": f"{user} {agent}"}}
+        client.items_batch([{**put, "index": False}])
+        self.held.append(Item("item", user, agent, None, "user"))
+        for session in SESSIONS:
+            request = PutCheckpointRequest(
+                type="json", data=b"{}", checkpoint_id=f"{user} {agent} {session}", metadata='{"run_id": "run"}'
+            )
+            client.threads.put_checkpoint(session, request)
+            self.held.append(Item("thread", user, agent, session, "user"))
 
 
 @pytest.fixture
@@ -86,6 +107,9 @@ def test_every_verb_agrees_with_the_model(house: House) -> None:
     for reader in [reader for reader in READERS if reader.session is None]:
         check_by_id(house, reader)
         check_forget(house, reader)
+        check_forget_by_source(house, reader)
+        check_items(house, reader)
+        check_threads(house, reader)
 
 
 def check_recall_and_list(house: House, reader: Reader, level: Any) -> None:
@@ -165,6 +189,85 @@ def check_forget(house: House, reader: Reader) -> None:
             continue
         counts = client.forget(level=level, dry_run=True).counts
         assert counts["turns"] + counts["facts"] == sum(reader.erases(item, level) for item in house.ids.values())
+        held = [item for item in house.held if reader.erases(item, level)]
+        assert counts["items"] == sum(item.kind == "item" for item in held)
+        assert counts["threads"] == sum(item.kind == "thread" for item in held)
+
+
+def check_forget_by_source(house: House, reader: Reader) -> None:
+    client = house.client(reader)
+    for (kind, name), since in product(SOURCES, (None, LONG_AGO)):
+        selector: dict[str, Any] = {"source": {"kind": kind, "name": name}, "since": since}
+        if not reader.may_forget_source(kind, name):
+            for dry_run in (True, False):
+                with pytest.raises(Forbidden):
+                    client.forget(**selector, dry_run=dry_run)
+            continue
+        counts = client.forget(**selector, dry_run=True).counts
+        gone = [item for item in house.ids.values() if reader.erases_source(item, kind, name)]
+        assert counts["turns"] + counts["facts"] == len(gone), (reader, kind, name, since)
+        held = [item for item in house.held if reader.erases_source(item, kind, name)]
+        assert counts["items"] == sum(item.kind == "item" for item in held), (reader, kind, name, since)
+        threads = 0 if since is not None else sum(item.kind == "thread" for item in held)
+        assert counts["threads"] == threads, (reader, kind, name, since)
+
+
+def check_items(house: House, reader: Reader) -> None:
+    """Items of both scopes: they belong to no session, so ceiling `session` has none, by whatever operation."""
+    client = house.client(reader)
+    place: dict[str, Any] = {"namespace": ["likes", f"{reader.user}"], "key": reader.agent}
+    reads: list[dict[str, Any]] = [
+        {"op": "get", **place},
+        {"op": "search", "prefix": []},
+        {"op": "search", "prefix": [], "filter": {"of": f"{reader.user} {reader.agent}"}},
+        {"op": "list_namespaces"},
+    ]
+    writes: list[dict[str, Any]] = [{"op": "put", **place, "value": {}, "index": False}, {"op": "delete", **place}]
+    scopes: tuple[Any, ...] = ("user", "agent")
+    if not reader.spans():
+        for op, scope in product((*reads, *writes), scopes):
+            with pytest.raises(Forbidden):
+                client.items_batch([op], scope=scope)
+        return
+    own = {f"{item.user} {item.agent}" for item in house.held if item.kind == "item" and reader.holds(item)}
+    one, *found, named = client.items_batch(reads).results
+    assert one.item is not None
+    assert {item.value["of"] for item in [one.item, *found[0].items, *found[1].items]} == own
+    assert named.namespaces == [place["namespace"]]
+    others = [{"op": "get", "namespace": ["likes", f"{item.user}"], "key": item.agent} for item in house.held]
+    mine = [item for item in house.held if reader.holds(item)]
+    results = client.items_batch(others).results
+    assert sum(result.item is not None for result in results) == len(mine)
+    for_all = client.items_batch(reads, scope="agent").results
+    assert all(result.item is None and not result.items and not result.namespaces for result in for_all)
+
+
+def check_threads(house: House, reader: Reader) -> None:
+    """Threads by name are their session's; without a name they lie across sessions."""
+    threads = house.client(reader).threads
+    own = {item.session: f"{item.user} {item.agent} {item.session}" for item in house.held if thread_of(reader, item)}
+    for session in SESSIONS:
+        [found] = threads.query(QueryCheckpointsRequest(thread_id=session)).checkpoints
+        assert (found.thread_id, found.checkpoint_id) == (session, own[session])
+    every: list[dict[str, Any]] = [{}, {"ns": ""}, {"checkpoint_id": own["s1"]}, {"filter": {"run_id": "run"}}]
+    for_all: list[dict[str, Any]] = [{"scope": "agent"}, {"scope": "agent", "thread_id": "s1"}]
+    if not reader.spans():
+        for asked in [*every, *for_all]:
+            with pytest.raises(Forbidden):
+                threads.query(QueryCheckpointsRequest(**asked))
+        with pytest.raises(Forbidden):
+            threads.delete_runs(DeleteRunsRequest(run_ids=["run"]))
+        return
+    listed = [
+        {one.checkpoint_id for one in threads.query(QueryCheckpointsRequest(**asked)).checkpoints} for asked in every
+    ]
+    assert listed == [{*own.values()}, {*own.values()}, {own["s1"]}, {*own.values()}]
+    for asked in for_all:
+        assert threads.query(QueryCheckpointsRequest(**asked)).checkpoints == []
+
+
+def thread_of(reader: Reader, item: Item) -> bool:
+    return item.kind == "thread" and reader.holds(item)
 
 
 def test_what_is_shared_is_read_by_all_who_ask_and_kept_by_its_writer(database_url: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threefold.contract import Level
+from threefold.contract import ForgetRequest, ForgetSource, Level
 from threefold.errors import Forbidden, InvalidRequest
 from threefold_server.access import (
     SHARED_POOL,
@@ -13,12 +13,15 @@ from threefold_server.access import (
     check_may_share,
     check_reads_shared,
     derive_key,
+    erasure_scope,
     forget_scope,
     item_scope,
+    items_holder,
     owner_key,
     read_scope,
     session_key,
     session_scope,
+    thread_holder,
 )
 
 
@@ -91,6 +94,48 @@ def test_forget_by_level_reaches_no_further_than_the_ceiling() -> None:
         forget_scope(principal(Reach.user), "store")
     with pytest.raises(InvalidRequest, match="session_id"):
         forget_scope(principal(Reach.user), "session")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "needed"),
+    [
+        ("session", "s", Reach.session),
+        ("tool", "web", Reach.agent),
+        ("agent", "a", Reach.agent),
+        ("agent", "b", Reach.user),
+    ],
+)
+def test_forget_by_source_needs_the_reach_that_its_selector_has(kind: str, name: str, needed: Reach) -> None:
+    request = ForgetRequest(source=ForgetSource(kind=kind, name=name))  # pyright: ignore[reportArgumentType]
+    for ceiling in (Reach.session, Reach.agent, Reach.user):
+        if ceiling < needed:
+            with pytest.raises(Forbidden, match=f"level '{needed.name}' is above"):
+                erasure_scope(principal(ceiling), request)
+        else:
+            assert erasure_scope(principal(ceiling), request).reach <= ceiling
+
+
+def test_a_fact_with_its_sources_is_erased_within_the_ceiling() -> None:
+    for ceiling in (Reach.session, Reach.agent):
+        assert erasure_scope(principal(ceiling), ForgetRequest(fact_ids=["f"])).reach is ceiling
+    erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True, in_session="s"))
+    erasure_scope(principal(Reach.agent), ForgetRequest(fact_ids=["f"], sources=True))
+    with pytest.raises(Forbidden):
+        erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True))
+
+
+def test_items_and_unnamed_threads_need_ceiling_agent() -> None:
+    narrow = principal(Reach.session)
+    assert not thread_holder(narrow, "user", names_threads=True).for_all
+    for scope in ("user", "agent"):
+        items_holder(principal(), scope)
+        thread_holder(principal(), scope, names_threads=False)
+        with pytest.raises(Forbidden):
+            items_holder(narrow, scope)
+        with pytest.raises(Forbidden):
+            thread_holder(narrow, scope, names_threads=False)
+    with pytest.raises(Forbidden):
+        thread_holder(narrow, "agent", names_threads=True)
 
 
 def test_by_id_verbs_stay_within_the_user() -> None:

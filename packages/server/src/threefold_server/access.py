@@ -8,7 +8,7 @@ from enum import IntEnum
 from typing import Literal
 from uuid import UUID
 
-from threefold.contract import Level
+from threefold.contract import ForgetRequest, ForgetSource, Level
 from threefold.contract.common import DataScope
 from threefold.errors import Forbidden, InvalidRequest, QuotaExceeded
 
@@ -148,13 +148,23 @@ def resolve_reach(principal: Principal, level: Level | None) -> Reach:
     if level is None:
         return principal.default_reach
     reach = Reach[level]
+    check_ceiling(principal, reach)
+    return reach
+
+
+def check_ceiling(principal: Principal, reach: Reach, what: str = "") -> None:
+    """Refuse an operation that reaches further than the caller's ceiling: the one rule for reads and erasures.
+
+    What names its session (or thread, which is its session's) reaches `session`; what names a memory by its id reaches
+    that memory. What selects or lists across sessions, or touches data that belongs to no session (items, and what an
+    agent holds for all of its users), reaches `agent`; what selects across agents reaches `user`.
+    """
     if reach > principal.ceiling:
         raise Forbidden(
-            f"level '{level}' is above this caller's ceiling '{principal.ceiling.name}', which its credentials and the "
-            "store's max_read_level set (mode dev: `threefold serve --allow-user-level`)",
-            {"level": level, "ceiling": principal.ceiling.name},
+            f"{what}level '{reach.name}' is above this caller's ceiling '{principal.ceiling.name}', which its "
+            "credentials and the store's max_read_level set (mode dev: `threefold serve --allow-user-level`)",
+            {"level": reach.name, "ceiling": principal.ceiling.name},
         )
-    return reach
 
 
 def granted_reach(source: str, level: object, highest: Level) -> Reach:
@@ -184,6 +194,19 @@ def item_scope(principal: Principal, session_id: str | None = None) -> ScopeFilt
     return _scope(principal, session_id, min(principal.ceiling, Reach.user))
 
 
+def erasure_scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
+    """The scope of a forget, by its selector; refused where the selector reaches above the caller's ceiling."""
+    if request.session_id is not None:
+        return session_scope(principal, request.session_id)
+    if request.level is not None:
+        return forget_scope(principal, request.level)
+    if request.source is not None:
+        return _source_scope(principal, request.source)
+    if request.sources and request.in_session is None:
+        check_ceiling(principal, Reach.agent, "the turns that a memory rests on may lie in any session, and ")
+    return item_scope(principal, request.in_session)
+
+
 def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
     """The scope of a forget by level: the caller's own agent or user, up to its ceiling."""
     if level == "session":
@@ -193,8 +216,35 @@ def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
     return _scope(principal, None, resolve_reach(principal, level))
 
 
+def _source_scope(principal: Principal, source: ForgetSource) -> ScopeFilter:
+    """The scope of a forget by source. A tool and an agent contribute to many sessions, another agent to its own."""
+    if source.kind == "session":
+        return session_scope(principal, source.name)
+    other_agent = source.kind == "agent" and source.name != principal.agent
+    reach = Reach.user if other_agent else Reach.agent
+    check_ceiling(
+        principal, reach, f"a forget by source '{source.kind}' spans sessions{' of another agent' * other_agent}, and "
+    )
+    return item_scope(principal)
+
+
+def thread_holder(principal: Principal, scope: DataScope, *, names_threads: bool) -> Holder:
+    """The holder of the threads that a request asks for. `names_threads`: by their ids, not all that match."""
+    if not names_threads:
+        check_ceiling(principal, Reach.agent, "a request that names no thread spans sessions, and ")
+    elif scope == "agent":
+        check_ceiling(principal, Reach.agent, "threads of scope 'agent' belong to no session, and ")
+    return data_holder(principal, scope)
+
+
+def items_holder(principal: Principal, scope: DataScope) -> Holder:
+    """The holder of the items that a request asks for. Items belong to no session."""
+    check_ceiling(principal, Reach.agent, "items belong to no session, and ")
+    return data_holder(principal, scope)
+
+
 def data_holder(principal: Principal, scope: DataScope) -> Holder:
-    """The holder that a request names: its own user with its agent, or its agent."""
+    """The holder that a scope means: the principal's own user with its agent, or its agent. Checks no ceiling."""
     if scope == "agent":
         return Holder(replace(principal, user=None), for_all=True)
     return Holder(principal, for_all=False)

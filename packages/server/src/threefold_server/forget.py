@@ -9,8 +9,8 @@ from functools import partial
 from uuid import UUID, uuid4
 
 from threefold.contract import ForgetReceipt, ForgetRequest
-from threefold.errors import Forbidden, NotFound
-from threefold_server.access import Principal, Reach, ScopeFilter, forget_scope, item_scope, session_scope
+from threefold.errors import NotFound
+from threefold_server.access import Principal, ScopeFilter, erasure_scope
 from threefold_server.service import Service
 from threefold_server.storage import erase, erasures, selection, system
 from threefold_server.storage.audit import Actor, actor_of, note
@@ -22,7 +22,7 @@ TIERS = ("sessions", "turns", "digests", "facts", "items", "index", "threads", "
 
 async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
     """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
-    scope = _scope(principal, request)
+    scope = erasure_scope(principal, request)
     selected = selection.select_request(request, scope)
     kept: list[str] = []
     if principal.user is not None and request.level is not None:
@@ -56,20 +56,6 @@ async def held_for_all(service: Service, agent: str | None) -> list[str]:
     """What an agent, or any, holds for all of its users: not one user's to erase, even what this user put there."""
     held = await service.database.read("system", partial(system.held_for_all, agent=agent))
     return [f"{name} of scope 'agent'" for name in held]
-
-
-def _scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
-    if request.session_id is not None:
-        return session_scope(principal, request.session_id)
-    if request.level is not None:
-        return forget_scope(principal, request.level)
-    if request.source is not None and request.source.kind == "session":
-        return session_scope(principal, request.source.name)
-    scope = item_scope(principal, request.in_session)
-    other_agent = request.source is not None and request.source.kind == "agent" and request.source.name != scope.agent
-    if other_agent and scope.reach < Reach.user:
-        raise Forbidden("what another agent of the user contributed is forgotten at level 'user' only")
-    return scope
 
 
 def _selector(request: ForgetRequest) -> str:

@@ -25,7 +25,7 @@ from threefold.contract import (
     SearchItems,
 )
 from threefold.errors import Unavailable
-from threefold_server.access import Holder, Principal, data_holder, item_key
+from threefold_server.access import Holder, Principal, item_key, items_holder
 from threefold_server.fields import item_passages
 from threefold_server.filters import check_filter, matches
 from threefold_server.models.ports import ModelError, Vectors
@@ -43,7 +43,7 @@ NO_VECTORS: Vectors = np.empty((0, 0), np.float32)
 
 async def run_items(service: Service, principal: Principal, request: ItemsRequest) -> ItemsResponse:
     """Do what a request asks for, in one transaction."""
-    batch = await _prepare(service, data_holder(principal, request.scope), request.ops)
+    batch = await _prepare(service, items_holder(principal, request.scope), request.ops)
     if batch.puts or batch.deletes:
         results = await service.database.write(batch.holder.owner, batch.run)
     else:

@@ -22,7 +22,7 @@ from threefold.contract import (
 )
 from threefold.contract.common import DataScope
 from threefold.errors import Conflict
-from threefold_server.access import Holder, Principal, data_holder, thread_key
+from threefold_server.access import Holder, Principal, thread_holder, thread_key
 from threefold_server.paging import decode_cursor, encode_cursor
 from threefold_server.service import Service
 from threefold_server.storage import checkpoints, erase, erasures, pruning, sessions
@@ -70,7 +70,7 @@ async def put_writes(service: Service, principal: Principal, thread_id: str, req
 
 async def query(service: Service, principal: Principal, request: QueryCheckpointsRequest) -> CheckpointPage:
     """One page of checkpoints."""
-    holder = data_holder(principal, request.scope)
+    holder = thread_holder(principal, request.scope, names_threads=request.thread_id is not None)
     after: Position | None = None
     if request.cursor is not None:
         after = checkpoints.checked_position(decode_cursor(request.cursor, (str, str, str)))
@@ -85,7 +85,7 @@ async def history(
     service: Service, principal: Principal, thread_id: str, request: ChannelHistoryRequest
 ) -> ChannelHistories:
     """What the ancestors of a checkpoint wrote to some channels."""
-    holder = data_holder(principal, request.scope)
+    holder = thread_holder(principal, request.scope, names_threads=True)
     thread = storage.Thread(holder.owner, thread_key(holder, thread_id))
     read = partial(
         checkpoints.channel_history,
@@ -116,7 +116,7 @@ async def prune(service: Service, principal: Principal, request: PruneThreadsReq
     """Keep the newest checkpoint of each namespace, or nothing."""
     if request.strategy == "delete":
         return await _delete(service, principal, request.scope, request.thread_ids)
-    holder = data_holder(principal, request.scope)
+    holder = thread_holder(principal, request.scope, names_threads=True)
 
     def run(connection: Connection) -> ThreadCounts:
         dropped = [
@@ -130,7 +130,7 @@ async def prune(service: Service, principal: Principal, request: PruneThreadsReq
 
 async def delete_runs(service: Service, principal: Principal, request: DeleteRunsRequest) -> ThreadCounts:
     """Delete the checkpoints whose metadata names one of the runs."""
-    holder = data_holder(principal, request.scope)
+    holder = thread_holder(principal, request.scope, names_threads=False)
     drop = partial(pruning.drop_runs, holder=holder, run_ids=request.run_ids)
     threads, dropped = await service.database.write(holder.owner, drop)
     return ThreadCounts(threads=threads, checkpoints=dropped)
@@ -142,7 +142,7 @@ async def delete(service: Service, principal: Principal, thread_id: str, scope: 
 
 
 async def _delete(service: Service, principal: Principal, scope: DataScope, ids: Collection[str]) -> ThreadCounts:
-    holder = data_holder(principal, scope)
+    holder = thread_holder(principal, scope, names_threads=True)
     now = service.clock()
 
     def run(connection: Connection) -> ThreadCounts:
@@ -176,7 +176,7 @@ class _Visit:
 
     @classmethod
     def of(cls, service: Service, principal: Principal, thread_id: str, scope: DataScope) -> Self:
-        holder = data_holder(principal, scope)
+        holder = thread_holder(principal, scope, names_threads=True)
         thread = storage.Thread(holder.owner, thread_key(holder, thread_id))
         return cls(holder, thread, thread_id, service.clock())
 

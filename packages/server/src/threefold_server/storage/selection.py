@@ -87,7 +87,8 @@ def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Se
     if scope.session is not None:
         within = and_(within, turns.c.session == scope.session)
     named = and_(turns.c.turn_id.in_(ids), within)
-    chosen = or_(named, and_(_sources_of(wanted), _in_sessions(scope))) if with_sources else named
+    rested_on = and_(_sources_of(wanted), within if scope.reach is Reach.session else _in_sessions(scope))
+    chosen = or_(named, rested_on) if with_sources else named
     return Selection(facts=wanted, turns=and_(chosen, turns.c.erased.is_(False)), episodes=named)
 
 
