@@ -34,6 +34,7 @@ pytestmark = pytest.mark.anyio
 QUICK = {name.removeprefix("THREEFOLD_").lower(): value for name, value in SETTINGS.items()}
 PING = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
 ACCEPT = {"Accept": "application/json, text/event-stream"}
+JSON = {"Content-Type": "application/json"}
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,7 @@ async def test_a_body_over_the_limit_is_refused_like_any_other(tmp_path: Path) -
 
     with running("serve", "--port", "0", "--data", str(tmp_path), "--max-body-bytes", "2000", **QUICK) as process:
         async with httpx.AsyncClient() as http:
-            answer = await http.post(f"{process.first_line}/mcp", content=chunks(), headers=ACCEPT)
+            answer = await http.post(f"{process.first_line}/mcp", content=chunks(), headers=ACCEPT | JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
 
 
@@ -328,7 +329,7 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
         LocalService(embedder="hash") as service,
         httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
     ):
-        answer = http.post("/mcp", content=body, headers=ACCEPT | {"Content-Type": "application/json"})
+        answer = http.post("/mcp", content=body, headers=ACCEPT | JSON)
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
 
 
@@ -338,7 +339,7 @@ def test_text_that_nobody_can_store_is_marked(text: bytes) -> None:
     body = message.encode().replace(b"?", text)
     with LocalService(embedder="hash") as service, service.client() as memory:
         with httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http:
-            answer = http.post("/mcp", content=body, headers=ACCEPT | {"Content-Type": "application/json"})
+            answer = http.post("/mcp", content=body, headers=ACCEPT | JSON)
         assert "Recorded." in answer.text
         assert [item.text[-1] for item in memory.list().items] == ["\ufffd"]
 

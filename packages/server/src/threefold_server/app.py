@@ -15,6 +15,7 @@ from threefold_server.consolidation.worker import run_workers
 from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
+from threefold_server.http.sites import SiteGuard
 from threefold_server.models import build_chat, build_embedder, build_extractor, build_summarizer
 from threefold_server.models.ports import Embedder, Meter
 from threefold_server.rates import Rates
@@ -45,7 +46,14 @@ def create_app(settings: Settings | None = None) -> FastAPI:
             app.state.rates = Rates(settings, service.clock)
             yield
 
-    app = FastAPI(title="Threefold", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app = FastAPI(
+        title="Threefold",
+        version=VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,  # a redirect would lead to whatever host the request names
+    )
     app.include_router(routes.router)
     app.include_router(admin.router)
     app.include_router(probes.router)
@@ -55,6 +63,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         app.include_router(mcp.router)
     errors.install(app)
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
+    app.add_middleware(SiteGuard, settings=settings)
     app.add_middleware(Measure, metrics=metrics)
     return app
 

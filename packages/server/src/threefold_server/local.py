@@ -17,7 +17,8 @@ from threefold import AsyncMemoryClient, MemoryClient
 from threefold_server.app import create_app
 from threefold_server.settings import Settings
 
-URL = "http://threefold.local"
+HOST = "threefold.local"
+URL = f"http://{HOST}"
 
 
 class LocalService:
@@ -72,6 +73,8 @@ class LocalService:
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         assert self._app_transport is not None
+        if request.url.host == request.headers.get("Host") == HOST:  # our own name, which no network leads to
+            request.headers["Host"] = "localhost"
         response = await self._app_transport.handle_async_request(request)
         content = await response.aread()
         return httpx.Response(response.status_code, headers=response.headers, content=content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
@@ -21,6 +22,7 @@ PREFIX = "THREEFOLD_"
 MIN_SECRET_BYTES = 32  # as many as the hash of HS256 has
 PUBLIC_KEY_ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA".split())
 SECRET_ALGORITHMS = frozenset({"HS256", "HS384", "HS512"})
+HOST = re.compile(r"[a-z0-9_-][a-z0-9._-]*|[0-9a-f:.]*:[0-9a-f:.]*")
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -35,6 +37,9 @@ class Settings(BaseSettings):
     port: int = Field(default=8181, ge=0, le=65535)
 
     mode: Literal["dev", "keys", "jwt", "gateway"] = Field(default="dev", description="Where identity comes from.")
+    allowed_hosts: str | None = Field(
+        default=None, description="Names of this service beside loopback; unset: none in mode dev, any in the others."
+    )
     allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
     allow_admin: bool = Field(default=False, description="Dev mode: let unverified callers administer the store.")
     max_read_level: CallerLevel = Field(default="agent", description="The store's ceiling; no key reaches above it.")
@@ -121,6 +126,8 @@ class Settings(BaseSettings):
             raise ValueError(
                 f"host: mode 'dev' trusts its callers and binds to loopback only, not {self.host!r}; use mode 'keys'"
             )
+        if wrong := next((name for name in self.hosts if not HOST.fullmatch(name)), None):
+            raise ValueError(f"allowed_hosts: {wrong!r} is no host name; give names or addresses, without port")
         if self.allow_user_level and self.max_read_level == "session":
             raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
         if self.prompts and not self.prompts.is_dir():
@@ -174,6 +181,10 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"gateway_networks: {error}") from error
         return self
+
+    @cached_property
+    def hosts(self) -> frozenset[str]:
+        return frozenset(name.strip().lower() for name in (self.allowed_hosts or "").split(",") if name.strip())
 
     @property
     def algorithms(self) -> list[str]:

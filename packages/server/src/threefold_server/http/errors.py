@@ -37,6 +37,11 @@ def error_response(error: ServiceError) -> JSONResponse:
 
 async def _service_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ServiceError)
+    return respond(request, error)
+
+
+def respond(request: Request, error: ServiceError) -> JSONResponse:
+    """Return the answer of a refused request, and count the refusal for the audit."""
     if isinstance(error, Forbidden | Unauthenticated):
         service: Service = request.app.state.service
         operation = getattr(request.scope.get("route"), "name", "unknown")

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
-from threefold.errors import Forbidden
 from threefold_server.access import Principal, Reach
 from threefold_server.http.gateway_identity import GatewayIdentity
 from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, named
 from threefold_server.http.key_identity import KeyIdentity
 from threefold_server.rates import Rates
 from threefold_server.service import Service
-from threefold_server.settings import LOOPBACK, Settings
+from threefold_server.settings import Settings
 
 LOCAL = "local"
-DEV_HOSTS = LOOPBACK | {"threefold.local"}
-"""Other names may be a web page's that was pointed at this machine; the last is the in-process service's."""
 
 
 class IdentityProvider(Protocol):
@@ -68,14 +64,12 @@ def build_identity(service: Service) -> IdentityProvider:
 
 @dataclass(frozen=True)
 class DevIdentity:
-    """Loopback only: believes the headers, and defaults both names to `local`."""
+    """Loopback only (`sites` checks the host): believes the headers, and defaults both names to `local`."""
 
     settings: Settings
 
     async def identify(self, request: Request) -> Principal:
         headers = request.headers
-        if _host_name(headers.get("host", "")) not in DEV_HOSTS:
-            raise Forbidden("mode 'dev' answers only to this machine's own names (localhost, 127.0.0.1)")
         ceiling = min(Reach.agent, Reach[self.settings.max_read_level])
         return Principal(
             user=named(headers, USER_HEADER) or LOCAL,
@@ -85,8 +79,3 @@ class DevIdentity:
             reads_shared=self.settings.reads_shared,
             admin=self.settings.allow_admin,
         )
-
-
-def _host_name(host: str) -> str:
-    """`localhost` of `localhost:8181`, `::1` of `[::1]:8181`."""
-    return re.sub(r":\d*$", "", host).strip("[]").lower()

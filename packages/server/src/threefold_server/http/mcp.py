@@ -10,7 +10,6 @@ import httpx
 from fastapi import APIRouter, Query, Request, Response
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecuritySettings
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import from_json
 from starlette.types import Message, Receive, Scope, Send
@@ -25,7 +24,6 @@ from threefold_server.http.identity import Identified
 from threefold_server.http.routes import Open
 from threefold_server.mcp.messages import whole
 from threefold_server.mcp.server import Connection, Offer
-from threefold_server.settings import LOOPBACK, Settings
 
 URL = "http://threefold.local"
 
@@ -56,7 +54,6 @@ async def post_mcp(request: Request, caller: Identified, service: Open, choice: 
         connection.server(),
         json_response=True,
         stateless=True,
-        security_settings=_security(service.settings),
         max_request_body_size=service.settings.max_body_bytes,
     )
     body = _readable(await request.body())  # here, where one over the limit is refused as on every route
@@ -72,7 +69,7 @@ class SameCaller(httpx.AsyncBaseTransport):
         self._headers = outer.headers.raw
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        own = [(name.lower(), value) for name, value in request.headers.raw]
+        own = [(name.lower(), value) for name, value in request.headers.raw if name.lower() != b"host"]
         names = {name for name, _ in own} | {b"content-length", b"content-type", b"transfer-encoding"}
         request.headers = httpx.Headers([*own, *(pair for pair in self._headers if pair[0] not in names)])
         return await self._app.handle_async_request(request)
@@ -114,15 +111,3 @@ def _readable(body: bytes) -> bytes:
     except ValueError as error:
         raise InvalidRequest(f"body: this is not JSON that can be read: {error}") from None
     return text.encode()
-
-
-def _security(settings: Settings) -> TransportSecuritySettings:
-    """In mode `dev` whoever connects is believed, so a page of another site must not get here by a name that leads to
-    this machine. In the other modes it has no key to show."""
-    hosts = [f"[{host}]" if ":" in host else host for host in sorted(LOOPBACK)]
-    names = [name for host in hosts for name in (host, f"{host}:*")]
-    return TransportSecuritySettings(
-        enable_dns_rebinding_protection=settings.mode == "dev",
-        allowed_hosts=names,
-        allowed_origins=[f"http://{name}" for name in names],
-    )
