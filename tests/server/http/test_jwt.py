@@ -8,6 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,30 @@ def signed(issuer: Issuer, payload: bytes) -> str:
     return jwt.api_jws.encode(payload, issuer.private["first"], "RS256", {"kid": "first"})
 
 
+TIMES = ("exp", "nbf", "iat")
+NO_TIMES = [
+    "Infinity",
+    "-Infinity",
+    "NaN",
+    "1e400",
+    "1e300",
+    "9" * 400,
+    "-1",
+    "true",
+    '"9000000000"',
+    "null",
+    "[]",
+    "{}",
+]
+"""JSON of what is no time, although Python's parser or PyJWT may take it for one."""
+
+
+def with_time(name: str, value: str, issuer: Issuer) -> str:
+    """A token that is good but for one of its times."""
+    mark = 4_711_000_000
+    return signed(issuer, json.dumps(claims(**{name: mark})).replace(str(mark), value).encode())
+
+
 FORGED: dict[str, Callable[[Issuer], str]] = {
     "no token at all": lambda _: "x",
     "two segments": lambda issuer: issuer.token().rpartition(".")[0],
@@ -174,6 +199,11 @@ FORGED: dict[str, Callable[[Issuer], str]] = {
     "no audience": lambda issuer: issuer.token(aud=None),
     "oversized": lambda issuer: issuer.token(padding="x" * 20_000),
     "nested deeply": lambda _: f"{b64(b'[' * 5_000)}.{b64(claims())}.{b64(b'x')}",
+    "claims nested deeply": lambda issuer: signed(issuer, b'{"exp": ' + b"[" * 6_000),
+    **{f"{name} is {value!r}"[:40]: partial(with_time, name, value) for name in TIMES for value in NO_TIMES},
+    "another critical header": lambda issuer: issuer.token(headers={"crit": ["b64"], "b64": True}),
+    "empty critical header": lambda issuer: issuer.token(headers={"crit": []}),
+    "critical header is no list": lambda issuer: issuer.token(headers={"crit": "exp"}),
     "claims are no object": lambda issuer: signed(issuer, b"[1]"),
     "claims are no JSON": lambda issuer: signed(issuer, b"{"),
 }

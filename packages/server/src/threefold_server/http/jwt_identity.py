@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -20,6 +21,8 @@ MAX_TOKEN_CHARS = 16_384
 HOW = "a token is needed: `Authorization: Bearer <token>`"
 
 Claims = Mapping[str, Any]
+
+END_OF_TIME = 253_402_300_800  # the year 10000: no issuer means a later time
 
 
 class JwtIdentity:
@@ -52,7 +55,7 @@ class JwtIdentity:
         """The claims of a good token. Every other gets one and the same answer; the log tells the kind of fault."""
         try:
             return await self._decode(token)
-        except jwt.PyJWTError as error:
+        except (jwt.PyJWTError, RecursionError) as error:  # JSON may be nested deeply
             logger.info("token refused", extra={"fields": {"reason": type(error).__name__}})
             raise Unauthenticated("the token does not verify: expired, or not made for this service") from error
 
@@ -60,22 +63,33 @@ class JwtIdentity:
         if len(token) > MAX_TOKEN_CHARS:
             raise jwt.DecodeError("too long")
         settings = self._settings
-        return jwt.decode(
+        header = jwt.get_unverified_header(token)
+        if "crit" in header:
+            raise jwt.InvalidTokenError("no critical extension is supported")
+        claims = jwt.decode(
             token,
-            await self._key(token),
+            await self._key(header),
             algorithms=settings.algorithms,
             audience=settings.jwt_audience,
             issuer=settings.jwt_issuer,
             leeway=settings.jwt_leeway,
-            options={"require": ["exp"], "enforce_minimum_key_length": True},
+            options={
+                "require": ["exp"],
+                "enforce_minimum_key_length": True,
+                # PyJWT takes `"12"`, `true` and 1e300 for times; `_check_times` does not.
+                "verify_exp": False,
+                "verify_nbf": False,
+                "verify_iat": False,
+            },
         )
+        _check_times(claims, time.time(), settings.jwt_leeway)
+        return claims
 
-    async def _key(self, token: str) -> jwt.PyJWK | str:
+    async def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | str:
         """What the store was configured with; a token's own words (`jku`, `x5u`, `jwk`) never lead to a key."""
         if self._keys is None:
             assert self._settings.jwt_secret is not None
             return self._settings.jwt_secret.get_secret_value()
-        header = jwt.get_unverified_header(token)
         if header.get("alg") not in self._settings.algorithms:
             raise jwt.InvalidAlgorithmError("not one of the configured algorithms")
         key = await self._keys.find(header.get("kid"))
@@ -86,6 +100,24 @@ class JwtIdentity:
     def _ceiling(self, claims: Claims) -> Reach:
         name, store = self._settings.jwt_level_claim, self._settings.max_read_level
         return Reach[store] if name is None else granted_reach(name, _claim(claims, name), store)
+
+
+def _check_times(claims: Claims, now: float, leeway: float) -> None:
+    expires, starts, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    if expires is None or expires <= now - leeway:
+        raise jwt.ExpiredSignatureError("expired")
+    if max(starts or 0, issued or 0) > now + leeway:
+        raise jwt.ImmatureSignatureError("not valid yet")
+
+
+def _time(claims: Claims, name: str) -> float | None:
+    """Return a NumericDate of RFC 7519: a number of seconds, never text or a boolean. None if the claim is absent."""
+    if name not in claims:
+        return None
+    value = claims[name]
+    if type(value) not in (int, float) or not 0 <= value < END_OF_TIME:  # NaN and Infinity fail the comparison
+        raise jwt.DecodeError(f"{name}: not a time")
+    return value
 
 
 def _key_set(service: Service) -> KeySet | None:
