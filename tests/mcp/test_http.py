@@ -1,4 +1,4 @@
-"""`/mcp` on `threefold serve`, with the official client."""
+"""`/mcp` of `threefold serve`, with the official client."""
 
 from __future__ import annotations
 
@@ -39,38 +39,38 @@ JSON = {"Content-Type": "application/json"}
 
 @dataclass(frozen=True)
 class Service:
-    """A running service in mode `keys`, and the means to make keys for it."""
+    """A running service in mode `keys` that can make keys."""
 
     url: str
     database_url: str
 
     def key(self, user: str, **grants: Any) -> str:
-        """A key of a user."""
+        """Make a key for a user."""
         return make_key(self.database_url, user_value=user, **grants)
 
     @asynccontextmanager
     async def connect(self, key: str, query: str = "") -> AsyncGenerator[ClientSession]:
-        """A connection of its own."""
+        """Open a separate connection."""
         async with bearing(key) as http, over_http(f"{self.url}/mcp{query}", http) as client:
             yield client
 
 
 def bearing(key: str) -> httpx.AsyncClient:
-    """An HTTP client with a key."""
+    """Return an HTTP client with a key."""
     return httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=60)
 
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service in mode `keys`; each test has users of its own."""
+    """A service in mode `keys`; each test has its own users."""
     data = tmp_path_factory.mktemp("keyed")
     flags = ("--mode", "keys", "--max-read-level", "user", "--store-name", "lab")
     with running("serve", "--port", "0", "--data", str(data), *flags, **QUICK) as process:
         yield Service(process.first_line, sqlite_url(data))
 
 
-async def test_a_fact_of_one_session_is_answered_in_another(keyed: Service) -> None:
-    """Through MCP alone; the two connections share nothing but the key."""
+async def test_fact_of_one_session_is_found_in_another(keyed: Service) -> None:
+    """Both connections use MCP only and share nothing but the key."""
     key = keyed.key("ana")
     async with keyed.connect(key) as client:
         assert (await call(client, "save_memory", text="The gate code is 4711.")).startswith("Saved as ")
@@ -80,8 +80,8 @@ async def test_a_fact_of_one_session_is_answered_in_another(keyed: Service) -> N
         assert "Fridays" in await call(client, "load_memory", query="When do I deploy to staging?")
 
 
-async def test_two_users_never_meet(keyed: Service) -> None:
-    """Field cases 107 and 121: two connections at the same time, with the same session id."""
+async def test_concurrent_connections_of_two_users_are_separate(keyed: Service) -> None:
+    """Users reported that two users with the same session id shared its history."""
     bea, carl = keyed.key("bea"), keyed.key("carl")
     async with keyed.connect(bea, "?session=same") as hers, keyed.connect(carl, "?session=same&tools=forget") as his:
         fact = (await call(hers, "save_memory", text="The canary is called Tweety.")).split()[-1].rstrip(".")
@@ -99,7 +99,7 @@ async def test_two_users_never_meet(keyed: Service) -> None:
         assert "Tweety" in await call(hers, "search_memory", query="canary")
 
 
-async def test_what_is_somebody_elses_answers_like_what_is_not_there(keyed: Service) -> None:
+async def test_memory_of_another_user_is_answered_like_a_missing_one(keyed: Service) -> None:
     async with keyed.connect(keyed.key("ria")) as hers:
         fact = (await call(hers, "save_memory", text="Ria's own.")).split()[-1].rstrip(".")
     async with keyed.connect(keyed.key("sid"), "?tools=forget,search_memory") as his:
@@ -112,8 +112,9 @@ async def test_what_is_somebody_elses_answers_like_what_is_not_there(keyed: Serv
         assert await call(his, "forget", ids=[fact]) == await call(his, "forget", ids=["nonsense"])
 
 
-async def test_every_request_proves_itself(keyed: Service) -> None:
-    """A session id is no ticket: with another's key in the middle of a connection, it opens that one's memory only."""
+async def test_every_request_is_authenticated(keyed: Service) -> None:
+    """A session id gives no access: with another key in the middle of a connection, only its own user's memory is
+    read."""
     dora, emil = keyed.key("dora"), keyed.key("emil")
     async with bearing(dora) as http, over_http(f"{keyed.url}/mcp", http) as client:
         await call(client, "record", message="The heron lands at dawn.")
@@ -127,8 +128,8 @@ async def test_every_request_proves_itself(keyed: Service) -> None:
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
 
 
-async def test_a_model_that_names_a_user_gets_an_error_and_writes_nothing(keyed: Service) -> None:
-    """Field case 121."""
+async def test_model_that_names_a_user_gets_an_error_and_writes_nothing(keyed: Service) -> None:
+    """Users reported tools where the model supplied the user."""
     mallory, victim = keyed.key("mallory"), keyed.key("victim")
     async with keyed.connect(mallory) as client:
         for name in ("user_id", "user", "agent", "session_id"):
@@ -140,14 +141,14 @@ async def test_a_model_that_names_a_user_gets_an_error_and_writes_nothing(keyed:
         assert await call(client, "list_memories") == NOTHING_FOUND
 
 
-async def test_no_identity_is_taken_from_the_url(keyed: Service) -> None:
+async def test_identity_in_the_url_is_refused(keyed: Service) -> None:
     async with bearing(keyed.key("finn")) as http:
         answer = await http.post(f"{keyed.url}/mcp?user=bob", json=PING, headers=ACCEPT)
     assert answer.status_code == 422
     assert "user: Extra inputs are not permitted" in answer.json()["error"]["message"]
 
 
-async def test_a_trusted_backend_names_its_users_by_header(keyed: Service) -> None:
+async def test_trusted_backend_names_its_users_in_a_header(keyed: Service) -> None:
     key = make_key(keyed.database_url, user_grant="named", user_value=None)
     for user in ("gina", "hugo"):
         async with bearing(key) as http:
@@ -158,7 +159,7 @@ async def test_a_trusted_backend_names_its_users_by_header(keyed: Service) -> No
         assert [item.text for item in memory.list().items] == ["I am hugo."]
 
 
-async def test_levels_are_offered_up_to_the_ceiling_of_the_key(keyed: Service) -> None:
+async def test_offered_levels_end_at_the_ceiling_of_the_key(keyed: Service) -> None:
     up_to_agent, up_to_user = keyed.key("ida"), keyed.key("ida", ceiling=Reach.user, agent_value="research")
     async with keyed.connect(up_to_user) as client:
         assert "'user'" in str((await client.list_tools()).tools[0].inputSchema["properties"]["level"])
@@ -170,7 +171,7 @@ async def test_levels_are_offered_up_to_the_ceiling_of_the_key(keyed: Service) -
         assert await call(client, "search_memory", query="tea") == NOTHING_FOUND
 
 
-async def test_each_connection_is_a_session_that_its_requests_share(keyed: Service) -> None:
+async def test_requests_of_a_connection_share_one_session(keyed: Service) -> None:
     key = keyed.key("jo")
     async with bearing(key) as http, AsyncExitStack() as stack:
         names: set[str | None] = set()
@@ -187,7 +188,7 @@ async def test_each_connection_is_a_session_that_its_requests_share(keyed: Servi
     assert list(written.values()) == [2, 2]
 
 
-async def test_a_session_may_be_named_in_the_url(keyed: Service) -> None:
+async def test_session_can_be_named_in_the_url(keyed: Service) -> None:
     key = keyed.key("kim")
     for message in ("one", "two"):
         async with keyed.connect(key, "?session=diary") as client:
@@ -196,7 +197,7 @@ async def test_a_session_may_be_named_in_the_url(keyed: Service) -> None:
         assert [turn.content for turn in memory.turns("diary").turns] == ["one", "two"]
 
 
-async def test_the_url_chooses_profile_and_tools(keyed: Service) -> None:
+async def test_url_selects_profile_and_tools(keyed: Service) -> None:
     key = keyed.key("lee")
     async with keyed.connect(key, "?profile=kagent&tools=load_memory,save_memory") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["load_memory", "save_memory"]
@@ -209,7 +210,7 @@ async def test_the_url_chooses_profile_and_tools(keyed: Service) -> None:
         assert "no tool" in await call(client, "memory.record", content="x", tier="long", is_error=True)
 
 
-async def test_kagents_memories_are_near_by_their_cosine(keyed: Service) -> None:
+async def test_kagent_loads_memories_by_cosine(keyed: Service) -> None:
     key = keyed.key("uma")
     near, far = "The red cat.", "A lazy dog in a large garden by the slow river that evening, with a cat."
     async with keyed.connect(key, "?profile=kagent") as client:
@@ -228,7 +229,7 @@ async def test_kagents_memories_are_near_by_their_cosine(keyed: Service) -> None
         assert far in await call(client, "load_memory", query="cat")
 
 
-async def test_the_kaigents_profile_does_what_it_says(keyed: Service) -> None:
+async def test_tools_of_the_kaigents_profile(keyed: Service) -> None:
     async with keyed.connect(keyed.key("mo"), "?profile=kaigents") as client:
         await call(client, "memory.record", content="Step one worked.", tier="short")
         await call(client, "memory.record", content="The valve is on the left.", tier="long", metadata={"step": 1})
@@ -238,7 +239,7 @@ async def test_the_kaigents_profile_does_what_it_says(keyed: Service) -> None:
         assert (await call(client, "memory.consolidate")).startswith("Consolidation is ")
 
 
-async def test_what_is_forgotten_is_gone(keyed: Service) -> None:
+async def test_forgotten_fact_is_gone(keyed: Service) -> None:
     async with keyed.connect(keyed.key("nia"), "?tools=save_memory,list_memories,forget") as client:
         fact = (await call(client, "save_memory", text="The code word is quokka.")).split()[-1].rstrip(".")
         assert f"[fact {fact}, " in await call(client, "list_memories")
@@ -247,7 +248,7 @@ async def test_what_is_forgotten_is_gone(keyed: Service) -> None:
         assert await call(client, "list_memories") == NOTHING_FOUND
 
 
-async def test_a_long_list_goes_on_where_the_page_before_ended(keyed: Service) -> None:
+async def test_long_list_is_continued_by_cursor(keyed: Service) -> None:
     async with keyed.connect(keyed.key("ole")) as client:
         for number in range(3):
             await call(client, "save_memory", text=f"Fact {number}.")
@@ -258,7 +259,7 @@ async def test_a_long_list_goes_on_where_the_page_before_ended(keyed: Service) -
     assert ("Fact 0." in second, "more follow" in second) == (True, False)
 
 
-async def test_a_digest_can_be_read(tmp_path: Path) -> None:
+async def test_digest_can_be_read(tmp_path: Path) -> None:
     marks = ("--token-budget", "200", "--compaction-trigger", "60", "--compaction-target", "20")
     with running("serve", "--port", "0", "--data", str(tmp_path), *marks, **QUICK) as process:
         async with httpx.AsyncClient() as http, over_http(f"{process.first_line}/mcp?session=s", http) as client:
@@ -270,8 +271,8 @@ async def test_a_digest_can_be_read(tmp_path: Path) -> None:
     assert "Digest of turns 1 to " in getattr(content, "text", "")
 
 
-async def test_any_process_answers_any_request(postgres_url: str) -> None:
-    """Nothing of a connection is kept in the process that began it."""
+async def test_any_worker_answers_any_request(postgres_url: str) -> None:
+    """No state of a connection is kept in the worker process that started it."""
     flags = ("serve", "--port", "0", "--workers", "2")
     with running(*flags, database_url=postgres_url, **QUICK) as process:
         url = f"{process.first_line}/mcp?session=s"
@@ -283,14 +284,14 @@ async def test_any_process_answers_any_request(postgres_url: str) -> None:
 
 
 async def test_other_methods_are_not_allowed(keyed: Service) -> None:
-    """There is nothing to listen for, and no session to end."""
+    """The server offers no event stream and no session to delete."""
     async with bearing(keyed.key("pia")) as http:
         for method in ("GET", "DELETE", "PUT"):
             answer = await http.request(method, f"{keyed.url}/mcp")
             assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-async def test_a_body_over_the_limit_is_refused_like_any_other(tmp_path: Path) -> None:
+async def test_oversized_body_is_refused(tmp_path: Path) -> None:
     async def chunks() -> AsyncGenerator[bytes]:
         yield b'{"padding": "'
         yield b"x" * 5_000
@@ -301,8 +302,8 @@ async def test_a_body_over_the_limit_is_refused_like_any_other(tmp_path: Path) -
     assert (answer.status_code, answer.json()["error"]["code"]) == (413, "too_large")
 
 
-async def test_a_service_ends_although_its_clients_stay(tmp_path: Path) -> None:
-    """Some never close their connections, and some are gone before their answer."""
+async def test_service_stops_with_clients_connected(tmp_path: Path) -> None:
+    """Some clients never close their connections, and some are gone before their answer."""
     with running("serve", "--port", "0", "--data", str(tmp_path), **QUICK) as process:
         address = httpx.URL(process.first_line)
         message = json.dumps(PING | {"method": "tools/call", "params": {"name": "list_memories"}})
@@ -324,7 +325,7 @@ async def test_a_service_ends_although_its_clients_stay(tmp_path: Path) -> None:
         b'{"params": ' + b"[" * 9_000 + b"]" * 9_000 + b"}",
     ],
 )
-def test_what_is_no_json_is_refused(body: bytes) -> None:
+def test_invalid_json_is_refused(body: bytes) -> None:
     with (
         LocalService(embedder="hash") as service,
         httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
@@ -334,7 +335,7 @@ def test_what_is_no_json_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", [rb"a half: \ud83d", b"no UTF-8: \xff"])
-def test_text_that_nobody_can_store_is_marked(text: bytes) -> None:
+def test_text_that_cannot_be_stored_is_replaced(text: bytes) -> None:
     message = json.dumps(PING | {"method": "tools/call", "params": {"name": "record", "arguments": {"message": "?"}}})
     body = message.encode().replace(b"?", text)
     with LocalService(embedder="hash") as service, service.client() as memory:
@@ -344,7 +345,7 @@ def test_text_that_nobody_can_store_is_marked(text: bytes) -> None:
         assert [item.text[-1] for item in memory.list().items] == ["\ufffd"]
 
 
-def test_one_request_is_of_one_session() -> None:
+def test_request_with_two_session_ids_is_refused() -> None:
     named = [*ACCEPT.items(), ("Mcp-Session-Id", "a"), ("Mcp-Session-Id", "b")]
     with (
         LocalService(embedder="hash") as service,
@@ -354,7 +355,7 @@ def test_one_request_is_of_one_session() -> None:
     assert (answer.status_code, answer.json()["error"]["message"]) == (422, "mcp-session-id: given 2 times")
 
 
-async def test_a_rate_counts_calls_of_memory_and_stops_nobody(tmp_path: Path) -> None:
+async def test_rate_limit_counts_only_memory_calls_and_is_reported_as_text(tmp_path: Path) -> None:
     flags = ("--user-requests-per-minute", "2", "--consolidators", "1")
     with running("serve", "--port", "0", "--data", str(tmp_path), *flags, **QUICK) as process:
         async with httpx.AsyncClient() as http, over_http(f"{process.first_line}/mcp", http) as client:
@@ -364,8 +365,8 @@ async def test_a_rate_counts_calls_of_memory_and_stops_nobody(tmp_path: Path) ->
     assert said == [NOTHING_FOUND, NOTHING_FOUND, UNAVAILABLE]
 
 
-async def test_behind_a_gateway_its_network_counts(sqlite_url: str) -> None:
-    """The inner call of a tool comes from where the outer one came from."""
+async def test_inner_call_keeps_the_network_of_the_gateway(sqlite_url: str) -> None:
+    """The call that a tool makes inside the service has the address of the outer request."""
     secret = "what only the proxy and the service know"
     settings: dict[str, Any] = {"mode": "gateway", "gateway_secret": secret, "gateway_networks": "10.0.0.0/8"}
     settings |= {"database_url": sqlite_url, "embedder": "hash", "consolidate": False}
@@ -380,7 +381,7 @@ async def test_behind_a_gateway_its_network_counts(sqlite_url: str) -> None:
         assert (await call(client, "save_memory", text="Ana likes tea.")).startswith("Saved as ")
 
 
-async def test_what_cannot_be_read_is_answered_and_not_logged(tmp_path: Path) -> None:
+async def test_unreadable_message_is_answered_and_not_logged(tmp_path: Path) -> None:
     with running("serve", "--port", "0", "--data", str(tmp_path), "--log-level", "debug", **QUICK) as process:
         async with httpx.AsyncClient(headers=ACCEPT) as http:
             for message in (PING | {"method": "quokka"}, PING | {"method": 7, "quokka": 1}, ["quokka"]):
@@ -399,8 +400,8 @@ async def test_what_cannot_be_read_is_answered_and_not_logged(tmp_path: Path) ->
         ({"Host": "evil.example"}, 403),
     ],
 )
-def test_a_page_of_another_site_does_not_get_in(headers: dict[str, str], status: int) -> None:
-    """Mode `dev` believes whoever connects, and a name of another site may well lead to this machine."""
+def test_requests_from_another_site_are_refused(headers: dict[str, str], status: int) -> None:
+    """Mode `dev` accepts any caller, and the domain of another site may resolve to this machine."""
     with (
         LocalService(embedder="hash") as service,
         httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
@@ -410,12 +411,12 @@ def test_a_page_of_another_site_does_not_get_in(headers: dict[str, str], status:
 
 
 @pytest.mark.parametrize(("mcp", "status"), [(None, 405), (True, 405), (False, 404)])
-def test_it_can_be_switched_off(mcp: bool | None, status: int) -> None:
+def test_mcp_can_be_turned_off(mcp: bool | None, status: int) -> None:
     with LocalService(embedder="hash", mcp=mcp) as service, httpx.Client(transport=service.transport()) as http:
         assert http.get("http://threefold.local/mcp").status_code == status
 
 
-def test_without_the_extra_it_is_off_and_cannot_be_switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mcp_without_its_extra_is_off_and_cannot_be_turned_on(monkeypatch: pytest.MonkeyPatch) -> None:
     def not_there(_: str) -> bool:
         return False
 

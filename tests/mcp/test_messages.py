@@ -1,4 +1,4 @@
-"""Half a character of a client's text becomes a mark; all else stays."""
+"""A lone surrogate in a message is replaced by a mark; other text is unchanged."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ from threefold_server.mcp.messages import whole
         ("😀 ud83d", "😀 ud83d"),
     ],
 )
-def test_a_half_is_replaced_and_nothing_else(escaped: str, text: str) -> None:
+def test_only_lone_surrogates_are_replaced(escaped: str, text: str) -> None:
     assert json.loads(whole(f'"{escaped}"')) == text

@@ -1,4 +1,4 @@
-"""`threefold mcp` as clients start it: one process, one identity, and an output that is the protocol's alone."""
+"""`threefold mcp` as clients start it: one process, one identity, and only protocol messages on standard output."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ LIST = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "l
 
 
 def memories(data: Path, user: str = "local", agent: str = "local") -> list[Memory]:
-    """All that a store holds of a user and agent."""
+    """Return all memories of a user and agent in a store."""
     with LocalService(data, embedder="hash") as service, service.client(user, agent) as memory:
         return list(memory.iter_memories(limit=500))
 
 
 def converse(command: Sequence[object], lines: Sequence[str]) -> tuple[list[str], str, int]:
-    """What a server says to these lines, on each output, and how it ends when its input does."""
+    """Send these lines and return standard output, standard error and the exit code of the server."""
     with subprocess.Popen(
         list(map(str, command)),
         stdin=subprocess.PIPE,
@@ -77,7 +77,7 @@ def converse(command: Sequence[object], lines: Sequence[str]) -> tuple[list[str]
     return [*out, *rest.splitlines()], log, process.returncode
 
 
-async def test_a_fact_of_one_session_is_answered_in_another(tmp_path: Path) -> None:
+async def test_fact_of_one_session_is_found_in_another(tmp_path: Path) -> None:
     async with over_stdio("--data", tmp_path) as client:
         assert (await call(client, "save_memory", text="The gate code is 4711.")).startswith("Saved as ")
         await call(client, "record", message="I deploy to staging on Fridays.")
@@ -87,7 +87,7 @@ async def test_a_fact_of_one_session_is_answered_in_another(tmp_path: Path) -> N
         assert await call(client, "search_memory", query="gate code", level="session") == NOTHING_FOUND
 
 
-async def test_a_client_is_told_that_the_tools_exist(tmp_path: Path) -> None:
+async def test_instructions_name_the_tools(tmp_path: Path) -> None:
     parameters = StdioServerParameters(command=str(THREEFOLD), args=["mcp", "--data", str(tmp_path)], env=SETTINGS)
     async with started(parameters) as client:
         again = await client.initialize()
@@ -98,7 +98,7 @@ async def test_a_client_is_told_that_the_tools_exist(tmp_path: Path) -> None:
         assert again.instructions.count(".") == 1
 
 
-async def test_the_environment_names_user_and_agent(tmp_path: Path) -> None:
+async def test_environment_names_user_and_agent(tmp_path: Path) -> None:
     async with over_stdio("--data", tmp_path, "--session", "diary", user="ana", agent="desk") as client:
         await call(client, "record", message="Hello.")
         said = await call(client, "record", message="Send money.", user_id="bob", is_error=True)
@@ -108,7 +108,7 @@ async def test_the_environment_names_user_and_agent(tmp_path: Path) -> None:
     assert memories(tmp_path, "bob", "desk") == []
 
 
-async def test_a_key_from_a_file_or_the_environment_says_who_it_is(tmp_path: Path) -> None:
+async def test_key_from_a_file_or_the_environment_is_the_identity(tmp_path: Path) -> None:
     url = sqlite_url(tmp_path)
     upgrade(url)
     (tmp_path / "key").write_text(make_key(url, user_value="ana", agent_value="desk") + "\n")
@@ -122,7 +122,7 @@ async def test_a_key_from_a_file_or_the_environment_says_who_it_is(tmp_path: Pat
     ]
 
 
-async def test_a_running_service_is_reached_with_a_key(tmp_path: Path) -> None:
+async def test_running_service_is_used_with_a_key(tmp_path: Path) -> None:
     with running("serve", "--port", "0", "--data", str(tmp_path), "--mode", "keys", embedder="hash") as service:
         key = make_key(sqlite_url(tmp_path), user_value="ana")
         options = ("--url", service.first_line, "--profile", "kagent", "--tools", "save_memory,load_memory")
@@ -134,8 +134,11 @@ async def test_a_running_service_is_reached_with_a_key(tmp_path: Path) -> None:
             assert "no tool 'save_memory'" in await call(client, "save_memory", text="x", is_error=True)
 
 
-async def test_two_processes_on_one_store_and_one_of_them_killed(tmp_path: Path) -> None:
-    """Field case 503: nothing that was acknowledged is lost, and at most the unfinished one is there besides."""
+async def test_killed_process_loses_nothing_on_a_shared_store(tmp_path: Path) -> None:
+    """Users reported that a shared file was corrupted, or that the last process won.
+
+    Every acknowledged memory is stored; the unfinished one may be stored as well.
+    """
     saved: dict[str, list[str]] = {"a": [], "b": []}
     enough = anyio.Event()
 
@@ -174,8 +177,11 @@ async def test_two_processes_on_one_store_and_one_of_them_killed(tmp_path: Path)
     assert len(saved["a"]) == 20
 
 
-def test_standard_output_is_the_protocols_alone(tmp_path: Path) -> None:
-    """Field case 1109: debug logging, a store that is a migration behind, and dependencies that print and warn."""
+def test_standard_output_has_only_protocol_messages(tmp_path: Path) -> None:
+    """Users reported that a log line on standard output ended the MCP session.
+
+    Debug logging, an outdated schema, and dependencies that print and warn all write to standard error.
+    """
     with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
         memory.save("Saved under the old schema.")
     broken = f'{{"jsonrpc": "2.0", "method": 7, "said": "{SECRET}"'
@@ -191,27 +197,27 @@ def test_standard_output_is_the_protocols_alone(tmp_path: Path) -> None:
     assert SECRET not in log
     assert code == 0
     out, log, _ = converse(command, [*map(json.dumps, TALK[:2]), json.dumps(LIST)])
-    assert "noise from a migration" not in log  # it was done
+    assert "noise from a migration" not in log  # the migration ran in the first start
     assert "] x\\n" in out[-1]
     assert "] Saved under the old schema.\\n" in out[-1]
 
 
-def test_a_new_store_is_made_in_silence(tmp_path: Path) -> None:
+def test_new_store_is_created_silently(tmp_path: Path) -> None:
     out, log, code = converse([THREEFOLD, "mcp", "--data", tmp_path / "new"], list(map(json.dumps, TALK)))
     assert len(out) == 3
     assert log == ""
     assert code == 0
 
 
-def test_half_a_character_costs_no_answer(tmp_path: Path) -> None:
-    """JavaScript escapes what is left of an emoji that was cut in two, and the parser would take no such message."""
+def test_lone_surrogate_does_not_lose_the_message(tmp_path: Path) -> None:
+    """JavaScript escapes half of a split emoji, and the parser would refuse the whole message."""
     cut = json.dumps(TALK[3]).replace('"x"', r'"The heron \ud83d"')
     assert "\\ud83d" in cut
     converse([THREEFOLD, "mcp", "--data", tmp_path], [*map(json.dumps, TALK[:2]), cut])
     assert [memory.text for memory in memories(tmp_path)] == ["The heron \ufffd"]
 
 
-def test_a_client_that_does_not_listen_ends_it(tmp_path: Path) -> None:
+def test_server_ends_if_its_client_closes_the_output(tmp_path: Path) -> None:
     with subprocess.Popen(
         [THREEFOLD, "mcp", "--data", tmp_path],
         stdin=subprocess.PIPE,
@@ -230,7 +236,7 @@ def test_a_client_that_does_not_listen_ends_it(tmp_path: Path) -> None:
         assert process.wait() != 0
 
 
-async def test_a_service_that_is_down_is_told(tmp_path: Path) -> None:
+async def test_unreachable_service_is_reported_by_the_tools(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     async with over_stdio("--url", f"http://127.0.0.1:{port}") as client:
@@ -241,7 +247,7 @@ async def test_a_service_that_is_down_is_told(tmp_path: Path) -> None:
         assert await call(client, "list_memories") == UNAVAILABLE
 
 
-def test_an_interrupt_ends_it(tmp_path: Path) -> None:
+def test_interrupt_ends_the_server(tmp_path: Path) -> None:
     command = [THREEFOLD, "mcp", "--data", tmp_path]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=clean_environment() | SETTINGS
@@ -274,7 +280,7 @@ def test_an_interrupt_ends_it(tmp_path: Path) -> None:
         (["--data", "store"], {"mode": "keys", "api_key": "wrong"}, 1, "the API key is unknown"),
     ],
 )
-def test_what_keeps_it_from_starting_is_one_line(
+def test_startup_error_is_one_line(
     tmp_path: Path, arguments: list[str], settings: dict[str, str], code: int, message: str
 ) -> None:
     (tmp_path / "junk").write_bytes(b"\xff\x00")
@@ -294,12 +300,14 @@ def test_what_keeps_it_from_starting_is_one_line(
     assert (done.returncode, done.stderr.count("\n"), done.stdout) == (code, 1, "")
 
 
-def test_two_memories_are_one_too_many(run: Run, tmp_path: Path) -> None:
+def test_data_and_url_together_are_refused(run: Run, tmp_path: Path) -> None:
     refused = run("mcp", "--data", tmp_path, "--url", "http://127.0.0.1:1")
     assert (refused.code, "give one of them" in refused.err) == (2, True)
 
 
-def test_without_the_extra_it_says_what_to_install(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_reported_with_what_to_install(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def not_there(_: str) -> bool:
         return False
 
