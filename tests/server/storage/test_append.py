@@ -17,9 +17,9 @@ from anyio.abc import TaskGroup
 from sqlalchemy import Connection, select
 
 from fixtures.consolidation import START, World, build_world, until
-from threefold.contract import TurnIn, WriteResponse
+from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold_server.access import Reach, session_scope
-from threefold_server.storage import erasures
+from threefold_server.storage import append, erasures
 from threefold_server.storage.append import Marks, start_append
 from threefold_server.storage.tables import owners, sessions, tasks, turns
 from threefold_server.storage.turns import rows_of
@@ -111,6 +111,28 @@ async def test_whoever_is_not_the_owner_reaches_nothing(world: World) -> None:
     assert await world.service.database.write_at_once(uuid4(), start) is None
     assert [world.rows(table) for table in (sessions, turns, tasks)] == left
     assert await world.service.database.write_at_once(world.caller.owner, start)
+
+
+async def test_a_session_that_appears_between_the_lock_and_the_append_is_left_to_the_general_way(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock found no row, so that nothing keeps the other writer from giving its turns the same numbers."""
+    scope, lock = session_scope(world.caller, "s1"), append._LOCK  # pyright: ignore[reportPrivateUsage]
+    rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
+    marks = Marks(fold_above=0, extract_every=1, idle_at=START)
+
+    class Between:
+        def run(self, connection: Connection, **key: Any) -> None:
+            lock.run(connection, **key)
+            request = WriteRequest(session_id="s1", turns=[said("1")])
+            other = _Append(world.service, world.caller, scope, request, [30], START)
+            world.service.database.write_sync(scope.owner, other.run)
+
+    monkeypatch.setattr(append, "_LOCK", Between())
+    start = partial(start_append, scope=scope, rows=rows, marks=marks, now=START)
+    done = await anyio.to_thread.run_sync(lambda: world.service.database.write_sync(scope.owner, lambda c: start(c)()))
+    assert done is None
+    assert [row.turn_id for row in world.rows(turns)] == ["1"]
 
 
 class Held:

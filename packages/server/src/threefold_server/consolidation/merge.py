@@ -45,6 +45,8 @@ class Merge:
     _room: int | None = field(default=None, init=False)
 
     def run(self, connection: Connection) -> Claim:
+        self.outcomes.clear()  # it may be run again
+        self.became.clear()
         if self.steps and facts.touch_owner(connection, self.claim.owner) - 1 != self.revision:
             raise FactsMoved("this user's facts changed again and again while new ones were compared with them")
         tasks.hold(connection, self.claim)

@@ -75,9 +75,10 @@ def start_append(
 
 
 def _append(_: str) -> Any:
+    locked = func.current_setting(_LOCKED, True) == _YES
     erased = exists().where(erased_turns.c.owner == _OWNER)
     named = exists().where(owners.c.owner == _OWNER, owners.c.name != "")  # by the general way, where a forget took it
-    found = select(*COUNTERS).where(OWN, named, not_(_known()), not_(erased)).cte("found")
+    found = select(*COUNTERS).where(OWN, locked, named, not_(_known()), not_(erased)).cte("found")
     now, added, every, fold_above, idle_at = (
         bindparam(name, type_=BigInteger) for name in ("now", "more_tokens", "every", "fold_above", "idle_at")
     )
@@ -119,5 +120,10 @@ def _task(found: CTE, kind: TaskKind, due_at: ColumnElement[int], *conditions: C
 
 
 _OWNER, _SESSION = bindparam("own", type_=Key), bindparam("which", type_=Key)
-_LOCK = Prepared(select(sessions.c.session).where(OWN).with_for_update(key_share=True))
+_LOCKED, _YES = "threefold.locked", "yes"
+# Postgres finds no row to lock of a session that another transaction is just creating, but the next statement may see
+# it: two writers at once gave their turns the same numbers. So the lock leaves a mark, for this transaction alone.
+_LOCK = Prepared(
+    select(func.set_config(_LOCKED, _YES, True)).select_from(sessions).where(OWN).with_for_update(key_share=True)
+)
 _APPEND = Prepared(_append)

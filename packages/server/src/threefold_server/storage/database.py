@@ -2,7 +2,7 @@
 
 A transaction is one plain synchronous function, run in one thread hop. On Postgres its first statement sets the
 row-level-security scope; on SQLite all writes go through one connection in one thread, which commits together what is
-waiting.
+waiting. On Postgres a transaction that loses a race with another one is run again (`races.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 from uuid import UUID
@@ -26,6 +27,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 from threefold.errors import Unavailable
 from threefold_server.storage.group_commit import GroupCommit
 from threefold_server.storage.prepared import Prepared
+from threefold_server.storage.races import run_again
 
 __all__ = ["Connection", "Database", "Scope", "sqlite_url"]
 
@@ -112,24 +114,33 @@ class Database:
         return finish()
 
     def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
-        with self._errors_translated(), self._reader.begin() as connection:
-            self._set_scope(connection, scope)
-            return function(connection)
+        return self._settled(partial(self._transaction, self._reader, scope, function))
 
     def write_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
-        with self._errors_translated(), self._writer.begin() as connection:
-            self._set_scope(connection, scope)
-            return function(connection)
+        return self._settled(partial(self._transaction, self._writer, scope, function))
 
     def snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
         """Run a reading transaction all of whose statements see the same moment."""
         levels = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
-        with self._errors_translated(), self._reader.execution_options(**levels).begin() as connection:
+        engine = self._reader.execution_options(**levels)
+        return self._settled(partial(self._transaction, engine, scope, function))
+
+    def _pipelined_sync(self, scope: Scope, function: Callable[[Connection], T], plans: Plans = CUSTOM) -> T:
+        return self._settled(partial(self._pipeline, scope, function, plans))
+
+    def _settled(self, attempt: Callable[[], T]) -> T:
+        """Run a whole transaction, again where it loses a race with another one."""
+        driver: Any = self._reader.dialect.loaded_dbapi
+        with self._errors_translated():
+            return run_again(attempt, (driver.Error,))
+
+    def _transaction(self, engine: Engine, scope: Scope, function: Callable[[Connection], T]) -> T:
+        with engine.begin() as connection:
             self._set_scope(connection, scope)
             return function(connection)
 
-    def _pipelined_sync(self, scope: Scope, function: Callable[[Connection], T], plans: Plans = CUSTOM) -> T:
-        with self._errors_translated(), self._pipeliner.connect() as connection:
+    def _pipeline(self, scope: Scope, function: Callable[[Connection], T], plans: Plans) -> T:
+        with self._pipeliner.connect() as connection:
             driver: Any = connection.connection.driver_connection
             with driver.pipeline():
                 driver.execute("BEGIN")
