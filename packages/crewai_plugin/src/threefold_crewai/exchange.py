@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from typing import Self
 
-_DUMP = re.compile(r"(?:Task|Input): (.*?)\nAgent: (.*?)\n(?:Expected result: .*?\n)?Result: (.*)", re.DOTALL)
+_TASK, _INPUT, _AGENT, _EXPECTED, _RESULT = "Task: ", "Input: ", "\nAgent: ", "\nExpected result: ", "\nResult: "
 _FINAL_ANSWER = "Final Answer:"
 
 
@@ -33,12 +32,16 @@ def exchange_of(text: str, question: str | None) -> Exchange | None:
     Only the `question` that CrewAI has just asked memory for is the user's: an application may have texts of a model
     taken apart, too, and those may look like anything.
     """
-    known = f"Input: {question}\nAgent: "
+    known = f"{_INPUT}{question}{_AGENT}"
     if question is not None and text.startswith(known):
-        role, _, said = text[len(known) :].partition("\nResult: ")
+        role, _, said = text[len(known) :].partition(_RESULT)
         return Exchange(text, question, role, said, by_user=True)
-    found = _DUMP.fullmatch(text)
-    return Exchange(text, found[1], found[2], found[3], by_user=False) if found else None
+    asked, agent, answer = text.partition(_AGENT)
+    role, result, said = answer.partition(_RESULT)
+    start = next((start for start in (_TASK, _INPUT) if asked.startswith(start)), None)
+    if start is None or not agent or not result:
+        return None
+    return Exchange(text, asked.removeprefix(start), role.partition(_EXPECTED)[0], said, by_user=False)
 
 
 def final_answer(text: str) -> str:

@@ -26,7 +26,7 @@ from threefold.contract import (
 )
 from threefold.errors import Unavailable
 from threefold_server.access import Holder, Principal, item_key, items_holder
-from threefold_server.fields import item_passages
+from threefold_server.fields import Work, item_passages
 from threefold_server.filters import check_filter, matches
 from threefold_server.models.ports import ModelError, Vectors
 from threefold_server.service import Service
@@ -148,7 +148,8 @@ async def _texts(service: Service, puts: Iterable[PutItem]) -> list[list[str]]:
     indexed = [(put.value, put.index or []) for put in puts]
     if not any(fields for _, fields in indexed):
         return [[] for _ in indexed]
-    return await anyio.to_thread.run_sync(lambda: [item_passages(*put, service.redact) for put in indexed])
+    work = Work()
+    return await anyio.to_thread.run_sync(lambda: [item_passages(*put, service.redact, work) for put in indexed])
 
 
 async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str], seconds: float) -> Vectors:

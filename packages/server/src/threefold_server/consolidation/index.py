@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from uuid import UUID
 
 import anyio.to_thread
 
-from threefold_server.fields import item_passages
+from threefold_server.fields import stored_passages
 from threefold_server.indexing import Passage, fact_passages, turn_passages
 from threefold_server.models.ports import Vectors
 from threefold_server.redaction import Redact
@@ -93,7 +92,7 @@ def _texts(pending: Pending, redact: Redact) -> list[str | None]:
 
 def _cut(seq: int, row: AnyRow, redact: Redact) -> dict[int, str]:
     if seq == index.OF_ITEM:
-        return dict(enumerate(item_passages(json.loads(row.value), json.loads(row.fields), redact)))
+        return dict(enumerate(stored_passages(row.value, row.fields, redact)))
     found = turn_passages(row, redact) if seq else fact_passages(row.text)
     return {passage.part: passage.text for passage in found}
 

@@ -14,7 +14,9 @@ from threefold_server.models.ports import DigestTurn
 MAX_RULES_PER_TURN = 24
 """One pasted document must not push out all that was said before it."""
 
-_WITHDRAWN = re.compile(r'withdrawn: \[(\d+)\] (.*?): "(.*)" by \[(\d+)\]\W*', re.IGNORECASE)
+# Two patterns: one with both wildcards took quadratic time for a reply that repeats the middle.
+_WITHDRAWN = re.compile(r"withdrawn: \[(\d{1,18})\] ", re.IGNORECASE)
+_WITHDRAWN_BY = re.compile(r'" by \[(\d{1,18})\]\W*\Z', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +49,8 @@ def read_reply(text: str) -> Reply:
     reply = Reply([], [], "")
     rest: list[str] = []
     for line in map(str.strip, text.split("\n")):
-        if found := _WITHDRAWN.fullmatch(line):
-            reply.withdrawn.append((Rule(int(found[1]), found[2], found[3]), int(found[4])))
+        if withdrawn := _withdrawal(line):
+            reply.withdrawn.append(withdrawn)
         elif quote := _quote(line):
             reply.quotes.append(quote)
         else:
@@ -68,6 +70,15 @@ def standing_rules(prior: str, turns: Sequence[DigestTurn], reply: Reply) -> lis
         if not any(other.says(rule) for other in (*taken_back, *kept)):
             kept.append(rule)
     return sorted(kept, key=lambda rule: rule.seq)
+
+
+def _withdrawal(line: str) -> tuple[Rule, int] | None:
+    """The rule that a line says was taken back, and the turn that took it back."""
+    start, end = _WITHDRAWN.match(line), _WITHDRAWN_BY.search(line)
+    if start is None or end is None:
+        return None
+    speaker, quoted, words = line[start.end() : end.start()].partition(': "')
+    return (Rule(int(start[1]), speaker, words), int(end[1])) if quoted else None
 
 
 def _quote(line: str) -> Rule | None:

@@ -28,18 +28,20 @@ def pack(text: str, limit: int, measure: Callable[[str], int]) -> Iterator[str]:
 
 
 def _pack(text: str, limit: int, measure: Callable[[str], int], boundaries: tuple[Ends, ...]) -> Iterator[str]:
-    part, used = "", 0
+    part: list[str] = []  # joined once: a part of pieces that measure 0 has no bound
+    used = 0
     for piece in _slices(text, boundaries[0](text)):
         size = measure(piece)
         if part and used + size > limit:
-            yield part
-            part, used = "", 0
+            yield "".join(part)
+            part, used = [], 0
         if size > limit and boundaries[1:]:
             yield from _pack(piece, limit, measure, boundaries[1:])
         else:
-            part, used = part + piece, used + size
+            part.append(piece)
+            used += size
     if part:
-        yield part
+        yield "".join(part)
 
 
 def _slices(text: str, ends: Iterator[int]) -> Iterator[str]:

@@ -5,7 +5,6 @@ These functions run under the scope "system", to which row-level security shows 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,7 +29,7 @@ from sqlalchemy import (
 )
 
 from threefold.errors import EmbedderMismatch
-from threefold_server.fields import item_passages
+from threefold_server.fields import stored_passages
 from threefold_server.indexing import fact_passages
 from threefold_server.redaction import Redact
 from threefold_server.storage import erase, index
@@ -290,7 +289,7 @@ def rebuild_owner(
         index.add_fact(connection, row, fact_passages(row.text))
     for row in connection.execute(select(items).where(items.c.owner == owner)).mappings().all():
         place = {str(name): value for name, value in row.items()}
-        texts = item_passages(json.loads(row["value"]), json.loads(row["fields"]), redact)
+        texts = stored_passages(row["value"], row["fields"], redact)
         index.add_items(connection, [(place, len(texts), None)], embedder="")
     _queue_vectors(connection, passages.c.owner == owner, now)
 

@@ -1,0 +1,45 @@
+"""CrewAI's dumps of tasks and conversations, taken apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from threefold_crewai.exchange import exchange_of
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "role", "said"),
+    [
+        ("Task: a\nAgent: b\nResult: c", "a", "b", "c"),
+        ("Input: a\nb\nAgent: c\nResult: d\ne", "a\nb", "c", "d\ne"),
+        ("Task: a\nAgent: b\nExpected result: c\nResult: d", "a", "b", "d"),
+        ("Task: a\nAgent: b\nExpected result: c\nc\nResult: d\nResult: e", "a", "b", "d\nResult: e"),
+        ("Task: \nAgent: \nResult: ", "", "", ""),
+        ("Task: a\nAgent: b\nAgent: c\nResult: d", "a", "b\nAgent: c", "d"),
+    ],
+)
+def test_a_dump_is_taken_apart(text: str, asked: str, role: str, said: str) -> None:
+    found = exchange_of(text, None)
+    assert found is not None
+    assert (found.asked, found.role, found.said, found.by_user) == (asked, role, said, False)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "Task: a",
+        "Task: a\nAgent: b",
+        "a\nAgent: b\nResult: c",
+        "Task: a\nResult: c\nAgent: b",
+        "x Task: a\nAgent: b\nResult: c",
+    ],
+)
+def test_other_text_is_no_dump(text: str) -> None:
+    assert exchange_of(text, None) is None
+
+
+@pytest.mark.parametrize("unit", ["\nAgent: ", "\nAgent: a\nExpected result: b", "\nExpected result: "])
+def test_a_dump_is_read_in_linear_time(unit: str) -> None:
+    """One pattern with three wildcards took cubic time: minutes for this one."""
+    assert exchange_of(f"Task: {unit * 50_000}", None) is None
