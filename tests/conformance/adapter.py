@@ -1,4 +1,4 @@
-"""What a plugin has to bring so that the suite can put it to the test: see README.md."""
+"""What a plugin must provide to run in the conformance suite; see README.md."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ AGENT = "support"
 
 
 class Who(NamedTuple):
-    """For whom an agent runs."""
+    """The user and session of a run."""
 
     user: str
     session: str
 
 
 class Line(Protocol):
-    """The way to the service: a client for any user, `AGENT` being the agent."""
+    """A link to the service: makes clients for any user, with `AGENT` as the agent."""
 
     def client(self, user: str | None = None) -> MemoryClient: ...
 
@@ -34,29 +34,29 @@ class ToolCall(NamedTuple):
 
 
 class Stall:
-    """The model begins and never ends."""
+    """The model starts its answer and never finishes it."""
 
 
 Reply = str | ToolCall | Stall
 
 
 def acknowledge(_: list[str]) -> Reply:
-    """The reply of a model that takes note."""
+    """Return the default reply of the model."""
     return "Noted."
 
 
 @dataclass
 class Script:
-    """The language model. It gets the texts of all messages it is sent, in their order, and says what comes back."""
+    """The language model: `reply` gets the texts of all messages of a request, in order, and returns the answer."""
 
     reply: Callable[[list[str]], Reply] = acknowledge
     prompts: list[str] = field(default_factory=list[str])
-    """What it was sent so far, one text for each request."""
+    """What the model was sent, one text per request."""
     stalled: Callable[[], None] = lambda: None
-    """Called where a reply is a `Stall`, so that a test may go on to cancel."""
+    """Called for a `Stall`, so that a test can cancel the run."""
 
     def answer(self, sent: list[str]) -> Reply:
-        """The next reply; the adapter's model double calls it, and raises what it raises."""
+        """Return the next reply; called by the model of an adapter, which raises what this raises."""
         self.prompts.append("\n".join(sent))
         reply = self.reply(sent)
         if isinstance(reply, Stall):
@@ -74,7 +74,7 @@ class Setup:
 
 
 class Agent(Protocol):
-    """One agent object of the framework with the plugin in it, for all users. `script` and `policy` are its setup's."""
+    """One agent object of the framework with the plugin, for all users. `script` and `policy` come from its setup."""
 
     script: Script
 
@@ -84,7 +84,7 @@ class Agent(Protocol):
 
 
 Way = Callable[[Any, str, Who], Awaitable[None]]
-"""One more way to drive a turn: the agent, what the user says, and for whom."""
+"""Another way to run the agent: gets the agent, the text of the user, and whose run it is."""
 
 
 @dataclass(frozen=True)
@@ -93,12 +93,12 @@ class Plugin:
 
     module: str
     framework: str
-    """The module whose import is the framework's own affair."""
+    """The module that belongs to the framework; its effects on import are not checked."""
     agent: Callable[[Setup], Agent]
     completing: Mapping[str, Way]
-    """Ways that end well."""
+    """Ways that complete the run."""
     breaking: Mapping[str, Way]
-    """Ways that do not: left early, cancelled, failed. Each catches what it provokes."""
+    """Ways that do not complete the run: left early, cancelled or failed. Each one catches the error that it causes."""
     replay: Callable[[Setup, Who], Awaitable[tuple[Any, Any]]] | None = None
-    """A conversation with tool calls and files, as the framework had it, and as a new agent object finds it; None where
-    a framework has no messages of its own to find."""
+    """Return a conversation with tool calls and files as the framework had it, and as a new agent object loads it.
+    None for frameworks without messages of their own."""

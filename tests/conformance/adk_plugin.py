@@ -1,4 +1,4 @@
-"""Google ADK in the conformance suite: a runner with the plugin, and sessions of ADK that outlive no process."""
+"""Google ADK in the conformance suite: a runner with the plugin, and sessions of ADK in memory."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ STREAMING = RunConfig.model_validate({"streaming_mode": "sse"})
 
 
 class Failure(Exception):
-    """What a test makes fail."""
+    """Raised by a test."""
 
 
 class Scripted(BaseLlm):
-    """The script as a model, at once or in pieces."""
+    """The script as a model, with and without streaming."""
 
     model: str = "scripted"
     script: Any
@@ -64,7 +64,7 @@ def said(reply: Reply) -> types.Content:
 
 
 class Sessions(BaseSessionService):
-    """Sessions in memory under the ids that they are given: ADK's own service trims them."""
+    """Sessions in memory with unchanged ids; the service of ADK trims ids."""
 
     def __init__(self) -> None:
         self.sessions: dict[tuple[str, str, str], Session] = {}
@@ -86,7 +86,7 @@ class Sessions(BaseSessionService):
 
 
 class Subject:
-    """An app with one agent; the user and the session come with each run."""
+    """An app with one agent; each run names its user and session."""
 
     def __init__(self, setup: Setup, sessions: BaseSessionService | None = None) -> None:
         self.script = setup.script
@@ -121,7 +121,7 @@ def message(text: str) -> types.Content:
 
 @contextmanager
 def unwrapped() -> Generator[None]:
-    """ADK wraps what a plugin raises."""
+    """Raise the error of the plugin, which ADK wraps."""
     try:
         yield
     except RuntimeError as error:
@@ -150,7 +150,7 @@ async def run_debug(subject: Subject, text: str, who: Who) -> None:
 
 
 class Steps(BaseAgent):
-    """An agent that is no model itself."""
+    """An agent without a model of its own."""
 
     async def _run_async_impl(self, ctx: InvocationContext) -> AsyncGenerator[Event, None]:
         for step in self.sub_agents:
@@ -233,7 +233,7 @@ async def pass_the_limit(subject: Subject, text: str, who: Who) -> None:
 
 
 async def replay(setup: Setup, who: Who) -> tuple[Any, Any]:
-    """What two runs say, and what another runner finds of it."""
+    """Return the events of two runs, and the events that another runner loads."""
     replies: list[Reply] = [ToolCall("weather", {"town": "Oslo"}), "Sunny.", "A pixel."]
     setup.script.reply = lambda _: replies.pop(0)
     subject = Subject(setup, ThreefoldSessionService(setup.line.async_client()))

@@ -1,4 +1,5 @@
-"""The service in its places: in-process on each database, over HTTP, and behind a line that can be cut."""
+"""Fixtures of the conformance suite: the service in-process on each database, over HTTP, and on a link that can be
+cut."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ Run = Callable[[Agent, str, Who], str]
 
 @dataclass
 class Remote:
-    """A service in a process of its own, over HTTP."""
+    """A service in a separate process, over HTTP."""
 
     url: str
     agent: str = AGENT
@@ -42,14 +43,14 @@ def plugin(request: pytest.FixtureRequest) -> Plugin:
 
 @pytest.fixture
 def line(sqlite_url: str) -> Iterator[Line]:
-    """A service that is the test's own."""
+    """A link to a service of this test alone."""
     with local_line(sqlite_url, AGENT) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A service over HTTP."""
+    """The URL of a service over HTTP."""
     data: Path = tmp_path_factory.mktemp("service")
     with served("--data", str(data), "--embedder", "hash", "--allow-user-level", "--tier-deadline", "30") as url:
         yield url
@@ -57,9 +58,11 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgres", "http"])
 def place(request: pytest.FixtureRequest) -> Iterator[Line | Remote]:
-    """Each place in turn."""
+    """Each deployment in turn."""
     if request.param == "http":
-        yield Remote(request.getfixturevalue("remote"), agent=uuid4().hex)  # nobody else's memory on it is seen
+        yield Remote(
+            request.getfixturevalue("remote"), agent=uuid4().hex
+        )  # a unique agent, so that no other test's memory is visible
     else:
         with local_line(request.getfixturevalue(f"{request.param}_url"), AGENT) as found:
             yield found
@@ -67,24 +70,24 @@ def place(request: pytest.FixtureRequest) -> Iterator[Line | Remote]:
 
 @pytest.fixture
 def ana() -> str:
-    """A user whom no other test on the same service knows."""
+    """A user unknown to other tests on the same service."""
     return f"ana-{uuid4().hex}"
 
 
 @pytest.fixture(params=["sync", "async"])
 def run(request: pytest.FixtureRequest) -> Run:
-    """A run by each of the two entry points that every framework has."""
+    """Run an agent by its sync or its async entry point."""
     if request.param == "sync":
         return lambda agent, text, who: agent.run_sync(text, who)
     return lambda agent, text, who: asyncio.run(agent.run(text, who))
 
 
 def turns(client: MemoryClient, session: str) -> list[Turn]:
-    """All that a session holds."""
+    """Return all turns of a session."""
     with client:
         return client.turns(session, payload=True, limit=1_000).turns
 
 
 def said(client: MemoryClient, session: str) -> list[str]:
-    """The words of user and assistant in a session."""
+    """Return the texts of user and assistant in a session."""
     return [turn.content for turn in turns(client, session) if turn.role in ("user", "assistant") and turn.content]

@@ -1,4 +1,4 @@
-"""CrewAI as tests import it: its telemetry off, and its files where they go away. Nothing else imports it first."""
+"""CrewAI for tests: telemetry off, files in a temporary directory. Always imported from here first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ QUIET = {
 atexit.register(shutil.rmtree, HOME, ignore_errors=True)
 os.environ.update(QUIET)
 
-home, os.environ["HOME"] = os.environ.get("HOME", ""), HOME  # it writes there as it is imported
+home, os.environ["HOME"] = os.environ.get("HOME", ""), HOME  # CrewAI writes to HOME on import
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import crewai as framework
@@ -39,7 +39,7 @@ from pydantic import PrivateAttr  # noqa: E402
 from conformance.adapter import Reply, Script, Stall, ToolCall  # noqa: E402
 
 crewai: Any = framework
-"""As it has few types."""
+"""Untyped, as CrewAI has few types."""
 
 __all__ = [
     "QUIET",
@@ -58,7 +58,7 @@ __all__ = [
 
 
 class Model(BaseLLM):
-    """The script as a language model, which calls tools natively or in the words that CrewAI teaches it."""
+    """The script as a language model that calls tools natively or in the text format of CrewAI."""
 
     _script: Script = PrivateAttr()
     _native: bool = PrivateAttr()
@@ -92,7 +92,7 @@ class Model(BaseLLM):
 
 
 def said(reply: Reply) -> Any:
-    """A reply as CrewAI takes it from a provider."""
+    """Return a reply in the form that CrewAI gets from a provider."""
     if isinstance(reply, ToolCall):
         function = {"name": reply.name, "arguments": json.dumps(reply.arguments)}
         return [{"id": "call", "type": "function", "function": function}]

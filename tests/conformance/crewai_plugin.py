@@ -1,4 +1,4 @@
-"""CrewAI in the conformance suite: a crew with the memory, copied for each run, as CrewAI does for several inputs."""
+"""CrewAI in the conformance suite: a crew with memory, copied for each run, as CrewAI does for several inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threefold_crewai import ThreefoldMemory, acting_as
 
 
 class Failure(Exception):
-    """What a test makes fail."""
+    """Raised by a test."""
 
 
 @tool("broken")
@@ -22,7 +22,7 @@ def broken() -> str:
 
 
 class Subject:
-    """A crew whose user and session are inputs of its kickoffs."""
+    """A crew; the inputs of each kickoff name user and session."""
 
     def __init__(self, setup: Setup) -> None:
         self.script = setup.script
@@ -82,13 +82,13 @@ async def stream_sync(subject: Subject, text: str, who: Who) -> None:
 
 
 async def with_agents_memory(subject: Subject, text: str, who: Who) -> None:
-    """The agent's own memory, which CrewAI would copy with the agent."""
+    """Use the memory of the agent, which CrewAI would copy with the agent."""
     crew = crew_of(helper(subject.script, memory=subject.memory))
     await asyncio.to_thread(crew.kickoff_for_each, [of(text, who)])
 
 
 async def in_flow(subject: Subject, text: str, who: Who) -> None:
-    """A crew within a flow is the flow's user's."""
+    """Run the crew in a flow, whose user it has."""
 
     class Talk(Flow[Any]):
         @start()
@@ -100,7 +100,7 @@ async def in_flow(subject: Subject, text: str, who: Who) -> None:
 
 
 async def async_task(subject: Subject, text: str, who: Who) -> None:
-    """A task in a thread of its own."""
+    """Run the task in a separate thread."""
     crew = subject.crew.copy()
     crew.tasks[0].async_execution = True
     await crew.akickoff(inputs=of(text, who))

@@ -1,4 +1,4 @@
-"""LangGraph in the conformance suite: `create_agent` with the middleware, and a thread for each session."""
+"""LangGraph in the conformance suite: `create_agent` with the middleware, and a thread per session."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from threefold_langgraph.middleware import ThreefoldMiddleware
 
 
 class Failure(Exception):
-    """What a test makes fail."""
+    """Raised by a test."""
 
 
 class Scripted(BaseChatModel):
-    """The script as a chat model, at once or in pieces."""
+    """The script as a chat model, with and without streaming."""
 
     script: Any
 
@@ -79,7 +79,7 @@ def pieces(reply: Reply) -> Iterator[ChatGenerationChunk]:
 
 
 class Subject:
-    """An agent whose user and thread are in the run's config."""
+    """An agent; the config of each run names user and thread."""
 
     def __init__(self, setup: Setup, *, keeps_threads: bool = False) -> None:
         self.script = setup.script
@@ -191,14 +191,15 @@ async def pass_the_limit(subject: Subject, text: str, who: Who) -> None:
 
 
 async def run_twice_in_history(subject: Subject, text: str, who: Who) -> None:
-    """The application keeps the history and passes it in anew, without ids."""
+    """Pass the history of the application again without message ids."""
     await subject.run(text, who)
     history = [HumanMessage(text), AIMessage("Noted."), HumanMessage("And now?")]
     await subject.agent.ainvoke({"messages": history}, of(who))
 
 
 async def replay(setup: Setup, who: Who) -> tuple[Any, Any]:
-    """A conversation with a tool call and a picture, which `ThreefoldSaver` keeps, in another agent object."""
+    """Return a conversation with a tool call and an image, and the same loaded by another agent with
+    `ThreefoldSaver`."""
     subject, other = Subject(setup, keeps_threads=True), Subject(setup, keeps_threads=True)
     replies = iter([ToolCall("weather", {"town": "Bern"}), "It is sunny.", "A pixel."])
     setup.script.reply = lambda _: next(replies)

@@ -1,4 +1,4 @@
-"""Every plugin, in one place."""
+"""All plugins of the suite."""
 
 from conformance import adk_plugin, crewai_plugin, langgraph_plugin, pydantic_ai_plugin
 from conformance.adapter import Plugin

@@ -30,11 +30,11 @@ PIXEL = bytes.fromhex("89504e470d0a1a0a")
 
 
 class Failure(Exception):
-    """What a test makes fail."""
+    """Raised by a test."""
 
 
 def sent(messages: list[ModelMessage]) -> list[str]:
-    """The texts of messages."""
+    """Return the texts of messages."""
     return [text for message in messages for part in message.parts for text in texts(part)]
 
 
@@ -54,7 +54,7 @@ async def resolve(script: Script, messages: list[ModelMessage]) -> Reply:
 
 
 def model(script: Script) -> FunctionModel:
-    """The script as a model, at once or in pieces."""
+    """Return the script as a model, with and without streaming."""
 
     async def respond(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         reply = await resolve(script, messages)
@@ -74,7 +74,7 @@ def model(script: Script) -> FunctionModel:
 
 
 class Subject:
-    """An agent whose deps are the user."""
+    """An agent with the user as its deps."""
 
     def __init__(self, setup: Setup, **options: Any) -> None:
         self.script = setup.script
@@ -93,7 +93,7 @@ class Subject:
 
 @contextmanager
 def own_loop() -> Generator[None]:
-    """`run_sync` leaves its event loop open; here it is closed after each run, as a thread's end would."""
+    """Run in a new event loop and close it, because `run_sync` leaves its loop open."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -135,7 +135,7 @@ async def iterate(subject: Subject, text: str, who: Who) -> None:
 
 
 async def run_twice_in_history(subject: Subject, text: str, who: Who) -> None:
-    """The first run's messages go into a second one; only its own are recorded with it."""
+    """Pass the messages of the first run to a second one, which records only its own."""
     result = await subject.agent.run(text, deps=who.user, conversation_id=who.session)
     await subject.agent.run("And now?", deps=who.user, message_history=result.all_messages())
 
@@ -209,7 +209,7 @@ async def pass_the_limit(subject: Subject, text: str, who: Who) -> None:
 
 
 async def replay(setup: Setup, who: Who) -> tuple[Any, Any]:
-    """Two runs, and what a third one starts with."""
+    """Return the messages of two runs, and those with which a third run starts."""
     subject = Subject(setup, replay=True)
     calls: list[Reply] = [ToolCall("weather", {"town": "Oslo"}), "Sunny.", "A pixel."]
     setup.script.reply = lambda _: calls.pop(0)

@@ -1,4 +1,4 @@
-"""Whatever way a run is driven, and however it ends, what was said is recorded once."""
+"""Each turn is recorded once, however a run is started and however it ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HELLO = "Hello, this is Ana."
 
 
 def ways(kind: str) -> list[Any]:
-    """Each way of each plugin."""
+    """Return each way of each plugin."""
     return [
         pytest.param(plugin, way, id=f"{plugin.module}-{name}")
         for plugin in PLUGINS
@@ -26,19 +26,19 @@ def ways(kind: str) -> list[Any]:
     ]
 
 
-def test_run(plugin: Plugin, line: Line, run: Run) -> None:
+def test_plain_run_is_recorded_once(plugin: Plugin, line: Line, run: Run) -> None:
     assert run(plugin.agent(Setup(line)), HELLO, ANA) == "Noted."
     assert said(line.client("ana"), "s") == [HELLO, "Noted."]
 
 
 @pytest.mark.parametrize(("plugin", "way"), ways("completing"))
-def test_every_way_that_ends_well(plugin: Plugin, way: Way, line: Line) -> None:
+def test_completed_run_is_recorded_once(plugin: Plugin, way: Way, line: Line) -> None:
     asyncio.run(drive(way, plugin.agent(Setup(line))))
     assert [text.strip() for text in said(line.client("ana"), "s")] == [HELLO, "Noted."]
 
 
 @pytest.mark.parametrize(("plugin", "way"), ways("breaking"))
-def test_every_way_that_does_not(plugin: Plugin, way: Way, line: Line) -> None:
+def test_run_that_does_not_complete_is_recorded_once(plugin: Plugin, way: Way, line: Line) -> None:
     asyncio.run(drive(way, plugin.agent(Setup(line))))
     found = turns(line.client("ana"), "s")
     assert Counter(turn.content for turn in found)[HELLO] == 1

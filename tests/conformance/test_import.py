@@ -1,4 +1,4 @@
-"""Importing a plugin changes nothing in the host: it is the framework's import plus a few small modules of ours."""
+"""Importing a plugin changes nothing in the process: it imports the framework and a few small modules."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ print(json.dumps([before, after, touched, sorted(third_party() - loaded)]))
 """
 
 
-def test_importing_a_plugin_changes_nothing_in_the_host(plugin: Plugin, tmp_path: Path) -> None:
+def test_importing_a_plugin_changes_nothing(plugin: Plugin, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", PROBE, plugin.framework, plugin.module]
-    environment = os.environ | {"HOME": str(tmp_path)}  # a framework may write there
+    environment = os.environ | {"HOME": str(tmp_path)}  # a framework may write to HOME
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     before, after, touched, loaded = json.loads(done.stdout.splitlines()[-1])
     assert after == before

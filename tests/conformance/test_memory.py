@@ -1,4 +1,4 @@
-"""What is told is recalled, by the one who told it and by nobody else, and never becomes memory a second time."""
+"""A fact is recalled by the user who told it and by no other, and recalled text is never stored again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threefold.render import FENCE_MARK
 
 CODES = ["4711", "0815", "1234"]
 
-# Pairs that any joining, trimming, folding or decoding of ids would make one.
+# Pairs of ids that joining, trimming, case folding or decoding would make equal.
 HOSTILE = [
     ("a/b", "c", "a", "b/c"),
     ("a:b", "c", "a", "b:c"),
@@ -32,7 +32,7 @@ HOSTILE = [
 ]
 
 
-def test_a_fact_told_in_one_session_is_recalled_in_the_next(
+def test_fact_told_in_one_session_is_recalled_in_the_next(
     plugin: Plugin, place: Line | Remote, run: Run, ana: str
 ) -> None:
     script = Script()
@@ -45,12 +45,14 @@ def test_a_fact_told_in_one_session_is_recalled_in_the_next(
 
 @pytest.fixture
 def codes(ana: str) -> dict[str, str]:
-    """Users and what each has to tell."""
+    """Users, each with a code to tell."""
     return {f"{ana}-{code}": code for code in CODES}
 
 
-def test_two_users_on_one_agent_object_never_mix(plugin: Plugin, place: Line | Remote, codes: dict[str, str]) -> None:
-    """Field case 118."""
+def test_concurrent_users_of_one_agent_object_never_mix(
+    plugin: Plugin, place: Line | Remote, codes: dict[str, str]
+) -> None:
+    """Users reported that the user id was used for writes and dropped on reads."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
@@ -67,7 +69,7 @@ def test_two_users_on_one_agent_object_never_mix(plugin: Plugin, place: Line | R
 
 
 def test_threads_share_one_agent_object(plugin: Plugin, place: Line | Remote, codes: dict[str, str]) -> None:
-    """Field case 1105."""
+    """Users reported hanging runs and "Event loop is closed" after memory work."""
     script = Script()
     agent = plugin.agent(Setup(place, script))
 
@@ -82,7 +84,7 @@ def test_threads_share_one_agent_object(plugin: Plugin, place: Line | Remote, co
 
 
 def check_apart(script: Script, place: Line | Remote, codes: dict[str, str]) -> None:
-    """Every prompt, and every session, has one user's code in it; each question came with the answer."""
+    """Check that every prompt and session contains the code of one user only, and every question its answer."""
     assert [sum(code in prompt for code in CODES) for prompt in script.prompts] == [1] * 6 * len(codes)
     for user, code in codes.items():
         for number in range(3):
@@ -91,7 +93,7 @@ def check_apart(script: Script, place: Line | Remote, codes: dict[str, str]) -> 
 
 
 @pytest.mark.parametrize(("user", "session", "other_user", "other_session"), HOSTILE)
-def test_hostile_ids_stay_apart(
+def test_similar_ids_are_separate(
     plugin: Plugin, line: Line, user: str, session: str, other_user: str, other_session: str
 ) -> None:
     agent = plugin.agent(Setup(line))
@@ -102,14 +104,14 @@ def test_hostile_ids_stay_apart(
 
 
 @pytest.mark.parametrize("who", [Who("*", "s"), Who(" ", "s"), Who("ana", "*"), Who("ana", "a\x00b")])
-def test_ids_that_cannot_be_are_refused_before_the_model_is_asked(plugin: Plugin, line: Line, who: Who) -> None:
+def test_invalid_ids_are_refused_before_the_model_is_called(plugin: Plugin, line: Line, who: Who) -> None:
     script = Script()
     with pytest.raises(ThreefoldError, match=r"user|session"):
         plugin.agent(Setup(line, script)).run_sync("Hello.", who)
     assert script.prompts == []
 
 
-def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: Line | Remote, run: Run, ana: str) -> None:
+def test_recalled_text_is_never_stored(plugin: Plugin, place: Line | Remote, run: Run, ana: str) -> None:
     script = Script()
     agent = plugin.agent(Setup(place, script))
     run(agent, "The gate code is 4711.", Who(ana, "told"))
@@ -122,8 +124,8 @@ def test_what_was_recalled_is_never_written_back(plugin: Plugin, place: Line | R
         assert "What is the gate code?" in log
 
 
-def test_one_agent_object_serves_one_event_loop_after_another(plugin: Plugin, place: Line | Remote, ana: str) -> None:
-    """Field case 1105."""
+def test_one_agent_object_works_in_one_event_loop_after_another(plugin: Plugin, place: Line | Remote, ana: str) -> None:
+    """Users reported "Event loop is closed" after memory work."""
     agent = plugin.agent(Setup(place))
     for number in range(3):
         asyncio.run(agent.run(f"Round {number}.", Who(ana, "loops")))

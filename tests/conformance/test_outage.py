@@ -1,4 +1,4 @@
-"""The service goes and comes back: the agent runs on and says so, and at last every turn is there once."""
+"""Outages: the agent continues and reports the degradation, and afterwards every turn is stored once."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ ANA = Who("ana", "s")
 
 
 def policy(clock: Clock, **options: str) -> Policy:
-    """A policy whose breaker goes by this clock."""
+    """Return a policy whose breaker uses this clock."""
     return Policy(breaker=CircuitBreaker(clock=clock), **options)  # pyright: ignore[reportArgumentType]
 
 
 def users_words(line: Line | Remote | Serving, session: str = "s") -> list[str]:
-    """What the user said, as the service has it."""
+    """Return the texts of the user from the service."""
     client = line.client("ana", AGENT) if isinstance(line, Serving) else line.client("ana")
     return [text for text in said(client, session) if text.startswith("Day")]
 
 
-def test_a_run_completes_in_an_outage_and_its_turns_follow(plugin: Plugin, line: Line, run: Run) -> None:
+def test_run_completes_in_an_outage_and_its_turns_follow(plugin: Plugin, line: Line, run: Run) -> None:
     clock = Clock()
     setup = Setup(line, policy=policy(clock))
     agent = plugin.agent(setup)
@@ -36,7 +36,7 @@ def test_a_run_completes_in_an_outage_and_its_turns_follow(plugin: Plugin, line:
     assert run(agent, "Day 2.", ANA) == "Noted."
     assert setup.policy.stats.outages > 0
     assert setup.policy.stats.spooled > 0
-    assert "Day 1." in setup.script.prompts[-1]  # what this process saw is what it can recall
+    assert "Day 1." in setup.script.prompts[-1]  # in an outage the turns of this process are recalled
     line.is_cut = False
     clock.now += 30
     run(agent, "Day 3.", ANA)
@@ -44,7 +44,7 @@ def test_a_run_completes_in_an_outage_and_its_turns_follow(plugin: Plugin, line:
     assert setup.policy.stats.dropped == 0
 
 
-def test_an_outage_of_30_seconds_costs_almost_nothing(plugin: Plugin, line: Line, run: Run) -> None:
+def test_outage_of_30_seconds_causes_few_calls(plugin: Plugin, line: Line, run: Run) -> None:
     clock = Clock()
     setup = Setup(line, policy=policy(clock))
     agent = plugin.agent(setup)
@@ -54,15 +54,15 @@ def test_an_outage_of_30_seconds_costs_almost_nothing(plugin: Plugin, line: Line
     for second in range(1, 30):
         clock.now += 1
         run(agent, f"Day {second}.", ANA)
-    assert len(line.asked) - tried <= 3 * 30 / 5  # three attempts of one call whenever the breaker lets one through
+    assert len(line.asked) - tried <= 3 * 30 / 5  # three attempts each time the breaker allows a call
     line.is_cut = False
     clock.now += 5
     run(agent, "Day 30.", ANA)
-    run(agent, "Day 31.", ANA)  # the spool may go out in two parts
+    run(agent, "Day 31.", ANA)  # the spool may be sent in two parts
     assert users_words(line) == [f"Day {second}." for second in range(32)]
 
 
-def test_strict_raises(plugin: Plugin, line: Line, run: Run) -> None:
+def test_strict_raises_in_an_outage(plugin: Plugin, line: Line, run: Run) -> None:
     setup = Setup(line, policy=Policy(failure_mode="strict"))
     agent = plugin.agent(setup)
     run(agent, "Day 1.", ANA)
@@ -76,7 +76,7 @@ def test_strict_raises(plugin: Plugin, line: Line, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_service_is_killed_while_the_model_thinks(plugin: Plugin, tmp_path: Path, run: Run) -> None:
+def test_service_is_killed_while_the_model_answers(plugin: Plugin, tmp_path: Path, run: Run) -> None:
     clock, script = Clock(), Script()
     with Serving(tmp_path / "log", "--data", str(tmp_path / "data")) as serving:
         agent = plugin.agent(Setup(Remote(serving.url), script, policy(clock)))

@@ -1,4 +1,4 @@
-"""Tool calls and files survive in the log, message for message."""
+"""Tool calls and files in the log are replayed unchanged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from conformance.conftest import Remote
 from fixtures.line import Line
 
 
-def test_tool_calls_and_files_survive_replay(plugin: Plugin, place: Line | Remote) -> None:
+def test_tool_calls_and_files_are_replayed_unchanged(plugin: Plugin, place: Line | Remote) -> None:
     if plugin.replay is None:
         pytest.skip("this framework has no messages of its own")
     replay = plugin.replay

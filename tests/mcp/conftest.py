@@ -1,4 +1,4 @@
-"""Tests of MCP are asynchronous, like its client."""
+"""Fixtures of the MCP tests, which are async because its client is."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """The event loop that the service itself runs on."""
+    """The event loop that the service uses."""
     return "asyncio"

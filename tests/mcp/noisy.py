@@ -1,4 +1,4 @@
-"""`threefold mcp` where everything that can make a noise does."""
+"""`threefold mcp` in which everything that can write to standard output does so."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ released: Callable[[], Config] = getattr(migrate, "_config")  # noqa: B009 - of 
 
 
 def build_noisily(*arguments: Any, **options: Any) -> Any:
-    """A dependency that prints, warns, logs, and calls C and a program that write on standard output."""
+    """Build the embedder like a dependency that prints, warns, logs, and runs C code and a program that print."""
     sys.stdout.write("noise from Python\n")
     os.write(1, b"noise from C\n")
     subprocess.run(["echo", "noise from a program"], check=True)
@@ -32,7 +32,7 @@ def build_noisily(*arguments: Any, **options: Any) -> Any:
 
 
 def with_one_more() -> Config:
-    """The migrations, and one that every store lacks."""
+    """Return the migrations with one more, which every store lacks."""
     config = released()
     places = Path(config.get_main_option("script_location") or "") / "versions", Path(__file__).parent / "migrations"
     config.set_main_option("path_separator", "os")

@@ -1,4 +1,4 @@
-"""docs/mcp.md: every configuration on the page is started as a client would, and finds its tools."""
+"""Each configuration in docs/mcp.md is started as a client would start it, and offers its tools."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ SERVICE, DATA, TOKEN = "https://memory.example.com", "/home/ana/.threefold", "tf
 
 
 class Place(NamedTuple):
-    """What the names on the page stand for."""
+    """Values for the placeholders of the page."""
 
     url: str
     data: Path
     key: str
 
     def fill_in(self, text: str) -> str:
-        """A text of the page, for this place."""
+        """Replace the placeholders in a text of the page."""
         return text.replace(SERVICE, self.url).replace(DATA, str(self.data)).replace(TOKEN, self.key)
 
 
 def servers(configuration: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The servers of a configuration, whichever client it is of."""
+    """Yield the servers of a configuration of any client."""
     if configuration.get("kind") == "RemoteMCPServer":
         (header,) = configuration["spec"]["headersFrom"]
         yield {"url": configuration["spec"]["url"], "headers": {header["name"]: f"Bearer {TOKEN}"}}
@@ -69,7 +69,7 @@ def test_every_fence_configures_a_server() -> None:
 
 
 @pytest.mark.parametrize("server", CONFIGURED, ids=range(len(CONFIGURED)))
-async def test_a_configuration_starts(server: dict[str, Any], place: Place) -> None:
+async def test_configuration_starts(server: dict[str, Any], place: Place) -> None:
     server = json.loads(place.fill_in(json.dumps(server)))
     if "url" in server:
         headers = server.get("headers") or server["http_headers"]

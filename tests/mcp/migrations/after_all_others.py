@@ -1,4 +1,4 @@
-"""The schema after the newest: whatever store a test makes, it is behind this one."""
+"""A migration after the newest one, so that every store in a test is one migration behind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ down_revision = ScriptDirectory(str(Path(migrations.__path__[0]))).get_current_h
 
 
 def upgrade() -> None:
-    """Does something, and is loud about it."""
+    """Create a table and write to standard output."""
     sys.stdout.write("noise from a migration\n")
     os.write(1, b"noise from the driver of a migration\n")
     op.create_table("after", sa.Column("id", sa.Integer, primary_key=True))

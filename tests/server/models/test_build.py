@@ -1,4 +1,4 @@
-"""Specs name models; nothing heavy loads before it is used, and nothing stands in for what is missing."""
+"""Model specs: heavy libraries load on first use, and a missing model is never replaced by another."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from threefold_server.models.packaged import InstallationError
         ("openai:text-embedding-3-large", "openai-text-embedding-3-large-3072", 3072),
     ],
 )
-def test_a_spec_names_an_embedder(spec: str, name: str, dimensions: int) -> None:
+def test_spec_selects_an_embedder(spec: str, name: str, dimensions: int) -> None:
     embedder = build_embedder(spec, redact=str, api_key="key")
     assert (embedder.name, embedder.dimensions) == (name, dimensions)
     asyncio.run(embedder.aclose())
 
 
-def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
+def test_model_of_unknown_size_requires_dimensions() -> None:
     with pytest.raises(ValueError, match="dimensions"):
         build_embedder("openai:nomic-embed-text:latest", redact=str, api_key="key")
     embedder = build_embedder("openai:nomic-embed-text:latest", redact=str, api_key="key", dimensions=768)
@@ -36,24 +36,24 @@ def test_a_model_of_unknown_size_needs_its_dimensions() -> None:
     asyncio.run(embedder.aclose())
 
 
-def test_one_setting_turns_the_model_on() -> None:
+def test_model_setting_selects_the_summarizer() -> None:
     assert build_summarizer(build_chat(None, redact=str)).name == "extractive-v1"
     chat = build_chat("gpt-5-mini", redact=str, api_key="key")
     assert build_summarizer(chat).name == "gpt-5-mini"
 
 
 @pytest.mark.parametrize("spec", ["", "openai", "openai:", "MiniLM", "ollama:x"])
-def test_an_unknown_spec_is_refused_with_the_choices(spec: str) -> None:
+def test_unknown_spec_is_refused_with_the_choices(spec: str) -> None:
     with pytest.raises(ValueError, match="minilm, hash, openai:<model>"):
         build_embedder(spec, redact=str)
 
 
-def test_a_wrong_model_file_never_falls_back(tmp_path: Path) -> None:
+def test_invalid_model_file_has_no_fallback(tmp_path: Path) -> None:
     with pytest.raises(InstallationError):
         build_embedder("minilm", redact=str, model_path=tmp_path)
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(InstallationError, match=r"threefold-server\[openai\]"):
         build_chat("gpt-5-mini", redact=str, api_key="key")

@@ -1,5 +1,8 @@
-"""The wire format of an OpenAI-compatible endpoint, as recorded from the scripted server: requests stay what they are,
-and every kind of reply is read from its bytes. `python tests/server/models/test_cassettes.py` records anew."""
+"""Recorded requests and replies of an OpenAI-compatible endpoint.
+
+The requests must not change, and every kind of reply is parsed from its bytes. To record them again with the
+scripted server, run `python tests/server/models/test_cassettes.py`.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,7 @@ DIGEST = "[3] Ana plans the release with the bot."
 
 
 async def ask(url: str) -> str:
-    """A plain question."""
+    """Ask a plain question."""
     model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         return await model.ask("Answer in JSON.", "What is known?", json=True)
@@ -62,7 +65,7 @@ async def ask(url: str) -> str:
 
 
 async def fold(url: str) -> str:
-    """A digest, whose request holds turns."""
+    """Make a digest; the request contains turns."""
     model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         return await ModelSummarizer(model, read_instructions("digest", None)).fold(
@@ -73,7 +76,7 @@ async def fold(url: str) -> str:
 
 
 async def draw(url: str) -> str:
-    """Facts, told by their texts and the turns they rest on."""
+    """Extract facts and return their texts with their source turns."""
     model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
         talk = Talk("They met.", [], [SaidTurn(3, "Ana", "user", "I drink tea.", SAID)])
@@ -83,7 +86,7 @@ async def draw(url: str) -> str:
 
 
 async def compare(url: str) -> str:
-    """A verdict."""
+    """Compare two statements and return the verdict."""
     model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     new, known = Statement("N1", "Ana lives in Oslo.", SAID), Statement("K1", "Ana lives in Lisbon.", SAID)
     try:
@@ -94,7 +97,7 @@ async def compare(url: str) -> str:
 
 
 async def embed(url: str) -> str:
-    """Two vectors, told by where they point."""
+    """Embed two texts and return where their vectors are largest."""
     embedder = OpenAIEmbedder("emb", 3, redact=str, api_key="key", base_url=url)
     try:
         return str((await embedder.embed(["a", "b"])).argmax(axis=1).tolist())
@@ -103,7 +106,7 @@ async def embed(url: str) -> str:
 
 
 class Scene(NamedTuple):
-    """A call, what the endpoint replies, and what comes of it: an answer, or an error with its wait."""
+    """A call, the reply of the endpoint, and the expected answer or error with its wait."""
 
     call: Callable[[str], Coroutine[Any, Any, str]]
     reply: Reply
@@ -133,35 +136,35 @@ SCENES = {
 
 
 def anywhere(request: Any) -> Any:
-    """A request as it would be anywhere: no port of the day, no key, nothing of this machine or of Mem0."""
+    """Remove the port, the key, the machine and the prompt of Mem0 from a request."""
     request.uri = HOST + request.path.removeprefix("/v1")
     body = json.loads(request.body)
     for message in body.get("messages", []):
         if message["content"] == mem0_prompts().ADDITIVE_EXTRACTION_PROMPT:
-            message["content"] = "(Mem0's own instructions)"  # 40 kB of somebody else's text
+            message["content"] = "(Mem0's own instructions)"  # 40 kB of text of another project
     request.body = json.dumps(body, ensure_ascii=False)
     request.headers = {"content-type": request.headers["content-type"]}
     return request
 
 
 def tape_of(name: str) -> Path:
-    """The file of one scene."""
+    """Return the file of a scene."""
     return CASSETTES / f"{name.replace(', ', ' ').replace(' ', '_')}.yaml"
 
 
 def cassette(name: str, mode: str) -> AbstractContextManager[Any]:
-    """The tape of one scene. vcrpy has no types: all of it is in here."""
+    """Use the cassette of a scene. Untyped, because vcrpy has no types."""
     vcr: Any = import_module("vcr")
     recorder = vcr.VCR(record_mode=mode, match_on=("method", "path", "body"), before_record_request=anywhere)
     return recorder.use_cassette(str(tape_of(name)))
 
 
-def test_every_scene_has_its_cassette_and_no_other_is_there() -> None:
+def test_every_scene_has_one_cassette() -> None:
     assert set(CASSETTES.iterdir()) == {tape_of(name) for name in SCENES}
 
 
 @pytest.mark.parametrize("name", SCENES)
-def test_a_recorded_reply_is_read_as_it_was_meant(name: str) -> None:
+def test_recorded_reply_is_parsed(name: str) -> None:
     scene = SCENES[name]
     with cassette(name, "none") as tape:
         if isinstance(scene.expected, str):
@@ -174,7 +177,7 @@ def test_a_recorded_reply_is_read_as_it_was_meant(name: str) -> None:
 
 
 def record() -> None:
-    """Play every scene against the scripted server, and keep what went over the wire."""
+    """Run every scene against the scripted server and record it."""
     server = OpenAIServer()
     server.start()
     for name, scene in SCENES.items():

@@ -1,4 +1,4 @@
-"""A question to a chat model: the answer without its wrapping, or an error that says whether to ask again."""
+"""Questions to a chat model: the answer without wrapping, or an error that says whether to retry."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def failure(server: OpenAIServer, reply: Reply) -> ModelError:
     return caught.value
 
 
-def test_a_question_is_one_request(openai_server: OpenAIServer) -> None:
+def test_question_is_one_request(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply(f"  {ANSWER}\n"))
     assert ask(openai_server) == ANSWER
     [asked] = openai_server.asked
@@ -57,48 +57,48 @@ def test_a_question_is_one_request(openai_server: OpenAIServer) -> None:
     }
 
 
-def test_an_answer_may_be_asked_for_as_json(openai_server: OpenAIServer) -> None:
+def test_json_answer_can_be_requested(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("{}"))
     assert ask(openai_server, json=True) == "{}"
     assert openai_server.asked[0].body["response_format"] == {"type": "json_object"}
 
 
 @pytest.mark.parametrize("how", wrapped(ANSWER))
-def test_an_answer_loses_its_wrapping(openai_server: OpenAIServer, how: str) -> None:
+def test_wrapping_of_an_answer_is_removed(openai_server: OpenAIServer, how: str) -> None:
     openai_server.script(wrapped(ANSWER)[how])
     assert ask(openai_server) == ANSWER
 
 
 @pytest.mark.parametrize("text", ["Use `make`:\n```\nmake test\n```", "```\na\n```\nand\n```\nb", "I <think> so."])
-def test_what_only_looks_like_wrapping_stays(openai_server: OpenAIServer, text: str) -> None:
+def test_text_that_resembles_wrapping_is_kept(openai_server: OpenAIServer, text: str) -> None:
     openai_server.script(chat_reply(text))
     assert ask(openai_server) == text
 
 
 @pytest.mark.parametrize("how", unusable(ANSWER))
-def test_an_unusable_reply_is_an_error_that_may_pass(openai_server: OpenAIServer, how: str) -> None:
+def test_unusable_reply_is_a_temporary_error(openai_server: OpenAIServer, how: str) -> None:
     assert not isinstance(failure(openai_server, unusable(ANSWER)[how]), ModelRefused)
 
 
 @pytest.mark.parametrize("reply", [chat_reply(None, refusal="no"), chat_reply("", "content_filter"), error_reply(401)])
-def test_a_refusal_is_permanent(openai_server: OpenAIServer, reply: Reply) -> None:
+def test_refusal_is_permanent(openai_server: OpenAIServer, reply: Reply) -> None:
     assert isinstance(failure(openai_server, reply), ModelRefused)
 
 
 @pytest.mark.parametrize("status", [429, 500])
-def test_a_busy_endpoint_says_how_long_to_wait(openai_server: OpenAIServer, status: int) -> None:
+def test_busy_endpoint_says_how_long_to_wait(openai_server: OpenAIServer, status: int) -> None:
     error = failure(openai_server, error_reply(status, Retry_After="7"))
     assert not isinstance(error, ModelRefused)
     assert error.retry_after == 7.0
 
 
-def test_a_model_that_hangs_is_given_up(openai_server: OpenAIServer) -> None:
+def test_hanging_model_is_given_up(openai_server: OpenAIServer) -> None:
     openai_server.script(HANG)
     with pytest.raises(ModelError, match="in time"):
         ask(openai_server, timeout=0.05)
 
 
-def test_an_answer_that_comes_too_late_is_nobodys(openai_server: OpenAIServer) -> None:
+def test_late_answer_is_not_used_for_the_next_question(openai_server: OpenAIServer) -> None:
     openai_server.script(late(chat_reply("the answer to the question before")), chat_reply(ANSWER))
 
     async def give_up_and_ask_again() -> str:

@@ -1,4 +1,4 @@
-"""Every rule of DESIGN section 4, as a table."""
+"""The rules of who may read, write and forget what, as tables."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def principal(ceiling: Reach = Reach.agent, user: str | None = "u", agent: str =
         (Reach.agent, "agent", Reach.agent),
     ],
 )
-def test_reach_is_the_lower_of_agent_and_the_ceiling_unless_named(
-    ceiling: Reach, asked: Level | None, reach: Reach
-) -> None:
+def test_default_reach_is_agent_or_the_lower_ceiling(ceiling: Reach, asked: Level | None, reach: Reach) -> None:
     assert read_scope(principal(ceiling), asked, "s").reach is reach
 
 
@@ -50,22 +48,22 @@ def test_reach_is_the_lower_of_agent_and_the_ceiling_unless_named(
     ("ceiling", "asked"),
     [(Reach.agent, "user"), (Reach.session, "agent"), (Reach.user, "store"), (Reach.agent, "store")],
 )
-def test_a_level_above_the_ceiling_is_refused(ceiling: Reach, asked: Level) -> None:
+def test_level_above_the_ceiling_is_refused(ceiling: Reach, asked: Level) -> None:
     with pytest.raises(Forbidden, match=r"ceiling .*--allow-user-level"):
         read_scope(principal(ceiling), asked, "s")
 
 
-def test_level_session_needs_a_session() -> None:
+def test_level_session_requires_a_session() -> None:
     with pytest.raises(InvalidRequest, match="session_id"):
         read_scope(principal(), "session", None)
 
 
-def test_a_self_owner_is_never_a_user_of_the_same_name() -> None:
+def test_agent_owner_is_never_a_user_of_the_same_name() -> None:
     assert principal(user=None, agent="x").owner != principal(user="x", agent="x").owner
     assert owner_key("self", "x") != owner_key("user", "x")
 
 
-def test_sessions_of_two_users_or_two_agents_never_meet() -> None:
+def test_sessions_of_users_and_agents_have_different_keys() -> None:
     keys = {
         session_scope(principal(user=user, agent=agent), "support-1").session
         for user in ("u1", "u2", None)
@@ -74,7 +72,7 @@ def test_sessions_of_two_users_or_two_agents_never_meet() -> None:
     assert len(keys) == 6
 
 
-def test_no_two_tuples_share_a_key_however_their_parts_are_cut() -> None:
+def test_keys_differ_wherever_their_parts_are_split() -> None:
     owner = owner_key("user", "u")
     assert session_key(owner, "a/b", "c") != session_key(owner, "a", "b/c")
     assert derive_key("k", b"ab", b"") != derive_key("k", b"a", b"b")
@@ -86,7 +84,7 @@ def test_names_are_never_folded_or_trimmed(name: str) -> None:
     assert owner_key("user", name) != owner_key("user", "u")
 
 
-def test_forget_by_level_reaches_no_further_than_the_ceiling() -> None:
+def test_forget_by_level_ends_at_the_ceiling() -> None:
     assert forget_scope(principal(Reach.user), "user").reach is Reach.user
     with pytest.raises(Forbidden):
         forget_scope(principal(Reach.agent), "user")
@@ -105,7 +103,7 @@ def test_forget_by_level_reaches_no_further_than_the_ceiling() -> None:
         ("agent", "b", Reach.user),
     ],
 )
-def test_forget_by_source_needs_the_reach_that_its_selector_has(kind: str, name: str, needed: Reach) -> None:
+def test_forget_by_source_requires_the_reach_of_its_selector(kind: str, name: str, needed: Reach) -> None:
     request = ForgetRequest(source=ForgetSource(kind=kind, name=name))  # pyright: ignore[reportArgumentType]
     for ceiling in (Reach.session, Reach.agent, Reach.user):
         if ceiling < needed:
@@ -115,7 +113,7 @@ def test_forget_by_source_needs_the_reach_that_its_selector_has(kind: str, name:
             assert erasure_scope(principal(ceiling), request).reach <= ceiling
 
 
-def test_a_fact_with_its_sources_is_erased_within_the_ceiling() -> None:
+def test_forget_of_facts_with_sources_stays_within_the_ceiling() -> None:
     for ceiling in (Reach.session, Reach.agent):
         assert erasure_scope(principal(ceiling), ForgetRequest(fact_ids=["f"])).reach is ceiling
     erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True, in_session="s"))
@@ -124,7 +122,7 @@ def test_a_fact_with_its_sources_is_erased_within_the_ceiling() -> None:
         erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True))
 
 
-def test_items_and_unnamed_threads_need_ceiling_agent() -> None:
+def test_items_and_unnamed_threads_require_ceiling_agent() -> None:
     narrow = principal(Reach.session)
     assert not thread_holder(narrow, "user", names_threads=True).for_all
     for scope in ("user", "agent"):
@@ -138,11 +136,11 @@ def test_items_and_unnamed_threads_need_ceiling_agent() -> None:
         thread_holder(narrow, "agent", names_threads=True)
 
 
-def test_by_id_verbs_stay_within_the_user() -> None:
+def test_item_operations_stay_within_the_user() -> None:
     assert item_scope(principal(Reach.store)).reach is Reach.user
 
 
-def test_sharing_needs_its_own_right() -> None:
+def test_sharing_requires_its_own_permission() -> None:
     with pytest.raises(Forbidden):
         check_may_share(principal())
     with pytest.raises(Forbidden):

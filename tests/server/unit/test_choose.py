@@ -1,4 +1,4 @@
-"""Which of the ranked memories are given: distinct ones, a fact before the turn that says the same."""
+"""Which ranked memories are returned: distinct ones, and a fact instead of a turn with the same text."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ RANKED = [
 ]
 
 
-def test_a_fact_stands_in_for_a_better_ranked_turn_that_says_the_same() -> None:
+def test_fact_replaces_a_turn_with_the_same_text() -> None:
     assert [found.id for found in _choose(RANKED, set(), set(), limit=3)] == ["fact", "other"]
     assert [found.id for found in _choose(RANKED, set(), set(), limit=1)] == ["fact"]
 
 
-def test_an_excluded_fact_hides_nothing() -> None:
+def test_excluded_fact_replaces_no_turn() -> None:
     assert [found.id for found in _choose(RANKED, {"fact"}, set(), limit=3)] == ["turn", "other"]

@@ -1,4 +1,4 @@
-"""What counts as an installed extra."""
+"""Which extras count as installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from threefold_server.extras import installed
 
 
-def test_a_directory_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plain_directory_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mcp_of_a_project" / "package").mkdir(parents=True)
     (tmp_path / "mcp_of_a_project" / "package" / "__init__.py").touch()
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
@@ -18,6 +18,6 @@ def test_a_directory_of_that_name_is_no_package(tmp_path: Path, monkeypatch: pyt
     assert installed("mcp_of_a_project.package")
 
 
-def test_nothing_is_in_what_is_not_there() -> None:
+def test_missing_packages_are_not_installed() -> None:
     assert not installed("nowhere")
     assert not installed("nowhere.package")

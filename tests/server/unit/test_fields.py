@@ -1,4 +1,4 @@
-"""Which texts of a value are found by meaning."""
+"""Which texts of a value are indexed for search by meaning."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ VALUE: dict[str, Any] = {
         ("title.deeper", []),
     ],
 )  # fmt: skip
-def test_paths(path: str, texts: list[str]) -> None:
+def test_texts_at_paths(path: str, texts: list[str]) -> None:
     assert texts_at(VALUE, path) == texts
 
 
-def test_a_text_counts_once_and_what_has_no_words_not_at_all() -> None:
+def test_passages_are_distinct_and_have_words() -> None:
     assert item_passages({"a": "same", "b": "same", "c": "...", "d": ""}, ["a", "b", "c", "d"], str) == ["same"]
     assert item_passages({"a": "words"}, [], str) == []
 
 
-def test_encoded_data_is_not_text() -> None:
+def test_encoded_data_is_not_indexed() -> None:
     assert item_passages({"picture": "data:image/png;base64," + "A" * 500}, ["$"], str) == ["picture:"]
 
 
-def test_a_long_text_is_found_by_its_parts_up_to_a_bound() -> None:
+def test_long_text_is_split_into_a_limited_number_of_passages() -> None:
     long = {"story": "Every evening the old train to Bern was late again. " * 2_000}
     assert 1 < len(item_passages(long, ["story"], str)) <= 64
     many = {"rows": [f"row number {n}" for n in range(500)]}

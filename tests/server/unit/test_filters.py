@@ -1,4 +1,4 @@
-"""Filters of items: comparisons that know types, and fields that are missing."""
+"""Filters of items: comparisons respect types and missing fields."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ VALUE: dict[str, Any] = {
         {"d": {}},
         {"d.k": "dotted"},
         {"n": {"$gt": 8, "$lt": 10}},
-        {"n": {"$lt": 10}},  # as text "9" would be more than "10"
+        {"n": {"$lt": 10}},  # compared as text, "9" would be more than "10"
         {"text": {"$gt": "10"}},
         {"n": {"$gte": 9, "$lte": 9}, "text": {"$eq": "9"}},
         {"n": {"$ne": 8}},
@@ -44,7 +44,7 @@ VALUE: dict[str, Any] = {
         {"d": {"$ne": {"k": 1}}},
     ],
 )
-def test_what_agrees(condition: dict[str, Any]) -> None:
+def test_matching_filters(condition: dict[str, Any]) -> None:
     check_filter(condition)
     assert matches(VALUE, condition)
 
@@ -75,7 +75,7 @@ def test_what_agrees(condition: dict[str, Any]) -> None:
         {"n": 9, "text": "8"},
     ],
 )
-def test_what_does_not(condition: dict[str, Any]) -> None:
+def test_filters_that_do_not_match(condition: dict[str, Any]) -> None:
     check_filter(condition)
     assert not matches(VALUE, condition)
 
@@ -89,6 +89,6 @@ def test_what_does_not(condition: dict[str, Any]) -> None:
         {"d": {"l": {"m": {"$regex": "."}}}},
     ],
 )
-def test_an_unknown_operator_is_refused_wherever_it_stands(condition: dict[str, Any]) -> None:
+def test_unknown_operator_is_refused_at_any_depth(condition: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match="filter"):
         check_filter(condition)

@@ -1,4 +1,4 @@
-"""The ranking: words, meaning, windows, sessions, speakers, facts, and what is no candidate."""
+"""The ranking by words, meaning, windows, sessions, speakers and facts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def known(
     at: int = 0,
     cosine: float | None = None,
 ) -> list[Row]:
-    """What an index tells of one passage: its hits, and its cosine where it has one."""
+    """Return the rows of one passage: its hits, and its cosine if it has one."""
     counts = Counter(terms(lexical_text(speaker, None, text)))
     place = Row(key(source), seq, part, speaker, at, counts.total())
     hits = [place._replace(term=term, tf=counts[term]) for term in query_terms(query) if term in counts]
@@ -50,18 +50,18 @@ def by_place(ranked: Iterable[Ranked]) -> dict[tuple[str, int], Ranked]:
     return {(name(item.source), item.seq): item for item in ranked}
 
 
-def test_nothing_known_brings_nothing() -> None:
+def test_empty_index_gives_no_results() -> None:
     assert rank("gearbox", [], CORPUS) == []
 
 
-def test_a_single_candidate_is_ranked() -> None:
+def test_single_candidate_is_ranked() -> None:
     (only,) = rank("gearbox", known("gearbox", "s", 1, "the gearbox broke"), Corpus(1, 2.0))
     assert 0 < only.score <= 1
     assert only.parts.coverage == 1
     assert only.parts.cosine is None
 
 
-def test_a_rare_word_counts_more_than_a_common_one() -> None:
+def test_rare_word_counts_more_than_a_common_one() -> None:
     query = "pump gearbox"
     common = [row for seq in range(1, 30, 3) for row in known(query, "s", seq, "the pump runs")]
     ranked = rank(query, [*common, *known(query, "t", 1, "the gearbox runs")], CORPUS)
@@ -69,21 +69,21 @@ def test_a_rare_word_counts_more_than_a_common_one() -> None:
     assert ranked[0].parts.coverage > 0.5 > ranked[1].parts.coverage
 
 
-def test_more_words_of_the_query_and_more_often_rank_higher() -> None:
+def test_more_and_more_frequent_query_words_rank_higher() -> None:
     query = "red gearbox"
     texts = ["a red thing, so quiet", "a red gearbox, quiet", "a gearbox, red gearbox"]
     rows = [row for i, text in enumerate(texts) for row in known(query, f"s{i}", 1, text)]
     assert order(rank(query, rows, CORPUS)) == [("s2", 1), ("s1", 1), ("s0", 1)]
 
 
-def test_a_word_says_less_in_a_longer_passage() -> None:
+def test_word_counts_less_in_a_longer_passage() -> None:
     long = "the gearbox and many other things that somebody once saw in some workshop or garage"
     rows = [*known("gearbox", "short", 1, "a gearbox"), *known("gearbox", "long", 1, long)]
     ranked = by_place(rank("gearbox", rows, CORPUS))
     assert ranked["short", 1].parts.turn > ranked["long", 1].parts.turn
 
 
-def test_meaning_alone_ranks_when_no_word_is_shared() -> None:
+def test_ranking_by_meaning_without_shared_words() -> None:
     rows = [*known("", "s", 1, "cat", cosine=0.2), *known("", "s", 9, "dog", cosine=0.6)]
     ranked = rank("", rows, CORPUS)
     assert order(ranked) == [("s", 9), ("s", 1)]
@@ -91,7 +91,7 @@ def test_meaning_alone_ranks_when_no_word_is_shared() -> None:
     assert [item.parts.coverage for item in ranked] == [0, 0]
 
 
-def test_words_and_meaning_together_beat_either() -> None:
+def test_words_and_meaning_together_rank_highest() -> None:
     query = "broken gearbox"
     rows = [
         *known(query, "words", 1, "the gearbox broke", cosine=0.1),
@@ -101,7 +101,7 @@ def test_words_and_meaning_together_beat_either() -> None:
     assert order(rank(query, rows, CORPUS))[0] == ("both", 1)
 
 
-def test_a_cosine_that_is_not_known_counts_as_the_weakest_known() -> None:
+def test_unknown_cosine_counts_as_the_lowest_known_one() -> None:
     query = "gearbox"
     rows = [
         *known(query, "pending", 1, "gearbox"),
@@ -113,7 +113,7 @@ def test_a_cosine_that_is_not_known_counts_as_the_weakest_known() -> None:
     assert ranked["pending", 1].parts.cosine is None
 
 
-def test_an_answer_without_the_words_is_lifted_by_the_question_beside_it() -> None:
+def test_answer_is_ranked_up_by_the_question_beside_it() -> None:
     query = "which gearbox"
     rows = [
         *known(query, "s", 4, "what gearbox is it", cosine=0.5),
@@ -128,7 +128,7 @@ def test_an_answer_without_the_words_is_lifted_by_the_question_beside_it() -> No
     assert found["s", 5].parts.window > found["s", 7].parts.window == found["t", 5].parts.window
 
 
-def test_a_neighbour_that_is_not_known_counts_as_a_weak_one() -> None:
+def test_unknown_neighbour_counts_as_a_weak_one() -> None:
     rows = [
         *known("", "s", 1, "cat", cosine=0.6),
         *known("", "s", 2, "dog", cosine=0.4),
@@ -139,7 +139,7 @@ def test_a_neighbour_that_is_not_known_counts_as_a_weak_one() -> None:
     assert found["s", 1].parts.window > found["t", 1].parts.window > found["u", 1].parts.window
 
 
-def test_a_window_adds_the_words_of_its_turns() -> None:
+def test_window_adds_the_words_of_its_turns() -> None:
     query = "red gearbox"
     rows = [
         *known(query, "s", 1, "it is red"),
@@ -152,7 +152,7 @@ def test_a_window_adds_the_words_of_its_turns() -> None:
     assert found["s", 2].parts.window > found["u", 2].parts.window
 
 
-def test_a_turn_in_a_session_about_the_matter_ranks_higher() -> None:
+def test_turn_in_a_session_about_the_topic_ranks_higher() -> None:
     query = "gearbox repair costs"
     rows = [
         *known(query, "about", 1, "the gearbox"),
@@ -165,7 +165,7 @@ def test_a_turn_in_a_session_about_the_matter_ranks_higher() -> None:
     assert found["about", 1].score > found["other", 1].score
 
 
-def test_the_speaker_whom_the_query_names_ranks_higher() -> None:
+def test_speaker_named_in_the_query_ranks_higher() -> None:
     query = "Ana's gearbox"
     rows = [
         *known(query, "s", 1, "a gearbox", speaker="Ana", cosine=0.5),
@@ -176,7 +176,7 @@ def test_the_speaker_whom_the_query_names_ranks_higher() -> None:
     assert found["s", 1].score > found["t", 1].score
 
 
-def test_a_fact_that_tells_of_the_named_speaker_is_no_worse_than_a_turn_by_them() -> None:
+def test_fact_about_the_named_speaker_counts_like_a_turn_of_the_speaker() -> None:
     query = "Ana's gearbox"
     rows = [
         *known(query, "s", 1, "hm", speaker="Ana"),
@@ -187,14 +187,14 @@ def test_a_fact_that_tells_of_the_named_speaker_is_no_worse_than_a_turn_by_them(
     assert (found["f", 0].parts.speaker, found["g", 0].parts.speaker) == (1, 0)
 
 
-def test_a_fact_is_its_own_window() -> None:
+def test_window_of_a_fact_is_the_fact() -> None:
     query = "gearbox"
     rows = [*known(query, "f", 0, "a gearbox", cosine=0.4), *known(query, "f", 1, "gearbox gearbox", cosine=0.9)]
     fact = by_place(rank(query, rows, CORPUS))["f", 0]
     assert fact.parts.window == fact.parts.turn
 
 
-def test_a_fact_lifts_the_turns_it_cites() -> None:
+def test_fact_ranks_up_the_turns_it_cites() -> None:
     query = "which gearbox does Ana own"
     rows = [
         *known(query, "f", 0, "Ana does own a blue gearbox", cosine=0.7),
@@ -208,14 +208,14 @@ def test_a_fact_lifts_the_turns_it_cites() -> None:
     assert found["s", 9] == by_place(rank(query, rows, CORPUS))["s", 9]
 
 
-def test_a_weak_fact_lowers_nothing() -> None:
+def test_weak_fact_does_not_rank_its_turns_down() -> None:
     query = "gearbox"
     rows = [*known(query, "f", 0, "hm", cosine=0.1), *known(query, "s", 1, "the gearbox", cosine=0.7)]
     lifted = by_place(rank(query, rows, CORPUS, cited={key("f"): [(key("s"), 1)]}))
     assert lifted["s", 1] == by_place(rank(query, rows, CORPUS))["s", 1]
 
 
-def test_a_long_item_scores_by_its_best_part_and_covers_with_all() -> None:
+def test_long_item_scores_by_its_best_part_and_covers_with_all_parts() -> None:
     query = "red gearbox"
     rows = [
         *known(query, "long", 1, "the gearbox it is", cosine=0.3),
@@ -230,12 +230,12 @@ def test_a_long_item_scores_by_its_best_part_and_covers_with_all() -> None:
     assert ranked["long", 1].parts.cosine == 0.8
 
 
-def test_a_word_that_nobody_said_lowers_the_coverage() -> None:
+def test_query_word_found_nowhere_lowers_the_coverage() -> None:
     (only,) = rank("gearbox warranty", known("gearbox warranty", "s", 1, "the gearbox"), CORPUS)
     assert 0 < only.parts.coverage < 0.5
 
 
-def test_min_score_tests_cosine_or_coverage_whichever_is_larger() -> None:
+def test_min_score_tests_the_larger_of_cosine_and_coverage() -> None:
     query = "gearbox warranty"
     rows = [
         *known(query, "s", 1, "gearbox warranty", cosine=0.1),
@@ -248,7 +248,7 @@ def test_min_score_tests_cosine_or_coverage_whichever_is_larger() -> None:
     assert rank(query, rows, CORPUS, min_score=1.0)[0].source == key("s")
 
 
-def test_min_score_may_test_the_cosine_alone_but_where_there_is_no_vector() -> None:
+def test_min_score_of_cosine_tests_words_only_without_a_vector() -> None:
     query = "gearbox warranty"
     rows = [
         *known(query, "words", 1, "gearbox warranty", cosine=0.29),
@@ -263,19 +263,19 @@ def test_min_score_may_test_the_cosine_alone_but_where_there_is_no_vector() -> N
     assert len(rank(query, rows, CORPUS, min_score=0.3)) == 5
 
 
-def test_without_a_vector_of_the_query_words_are_tested_in_any_case() -> None:
+def test_min_score_tests_words_if_the_query_has_no_vector() -> None:
     rows = [*known("gearbox", "s", 1, "the gearbox"), *known("gearbox", "t", 1, "gearbox")]
     assert len(rank("gearbox", rows, CORPUS, min_score=0.3, min_score_of="cosine")) == 2
 
 
-def test_the_best_of_a_bad_lot_does_not_pass() -> None:
+def test_best_of_only_poor_matches_is_below_min_score() -> None:
     rows = [row for seq in range(1, 20) for row in known("bye", "s", seq, "the gearbox", cosine=0.1)]
     ranked = rank("bye", rows, CORPUS)
     assert ranked[0].score > 0.3
     assert rank("bye", rows, CORPUS, min_score=0.3) == []
 
 
-def test_what_has_neither_word_nor_cosine_is_no_candidate() -> None:
+def test_passage_without_word_and_cosine_is_no_candidate() -> None:
     rows = [
         Row(key("s"), 1, 0, "Ana", 0, 3),
         Row(key("s"), 3, 0, None, 0, 3, "elsewhere", 1),
@@ -284,14 +284,14 @@ def test_what_has_neither_word_nor_cosine_is_no_candidate() -> None:
     assert order(rank("gearbox", rows, CORPUS)) == [("s", 2)]
 
 
-def test_a_cosine_below_zero_is_nothing_in_common() -> None:
+def test_negative_cosine_counts_as_zero() -> None:
     assert rank("gearbox", known("gearbox", "s", 1, "cat", cosine=-0.2), CORPUS) == []
     (only,) = rank("gearbox", known("gearbox", "s", 1, "gearbox", cosine=-0.2), CORPUS)
     assert only.parts.cosine == 0
     assert only.score > 0
 
 
-def test_equal_scores_come_newest_first() -> None:
+def test_equal_scores_are_ordered_newest_first() -> None:
     rows = [
         *known("gearbox", "o", 1, "gearbox", at=1),
         *known("gearbox", "new", 1, "gearbox", at=9),
@@ -305,7 +305,7 @@ def test_equal_scores_come_newest_first() -> None:
     assert [place for place in order(ranked) if place[0] == "mid"] == [("mid", 9), ("mid", 2)]
 
 
-def test_of_two_that_fit_alike_the_one_that_says_more_comes_first() -> None:
+def test_longer_of_two_equal_matches_is_first() -> None:
     rows = [
         *known("", "short", 1, "yes, really", cosine=0.5, at=9),
         *known("", "long", 1, "we took the night train from Lisbon to Porto with both children", cosine=0.5),
@@ -313,14 +313,14 @@ def test_of_two_that_fit_alike_the_one_that_says_more_comes_first() -> None:
     assert order(rank("", rows, CORPUS)) == [("long", 1), ("short", 1)]
 
 
-def test_limit_cuts_after_the_filter() -> None:
+def test_limit_applies_after_the_filter() -> None:
     query = "gearbox"
     rows = [row for seq in range(1, 9, 2) for row in known(query, "s", seq, "gearbox", cosine=seq / 10)]
     assert order(rank(query, rows, CORPUS, limit=2)) == [("s", 7), ("s", 5)]
     assert rank(query, rows, CORPUS, limit=0) == []
 
 
-def test_a_corpus_of_texts_without_words_ranks_by_meaning() -> None:
+def test_texts_without_words_are_ranked_by_meaning() -> None:
     rows = [*known("gearbox", "s", 1, "👍", cosine=0.1), *known("gearbox", "s", 5, "🚗", cosine=0.4)]
     assert order(rank("gearbox", rows, Corpus(2, 0.0))) == [("s", 5), ("s", 1)]
 
@@ -346,7 +346,7 @@ passages = st.builds(
     st.lists(passages, max_size=20, unique_by=lambda row: (row.source, row.seq, row.part, row.term)),
     st.integers(0, 20),
 )
-def test_scores_are_finite_and_do_not_depend_on_the_order_of_rows(query: str, rows: list[Row], size: int) -> None:
+def test_scores_are_finite_and_independent_of_the_row_order(query: str, rows: list[Row], size: int) -> None:
     cited = {key("f"): [(key("s"), 1), (key("t"), 2)]}
     ranked = rank(query, rows, Corpus(size, size / 3), cited=cited)
     assert len(by_place(ranked)) == len(ranked)

@@ -1,4 +1,4 @@
-"""The rate of a caller: a minute's requests at once, then as they refill; one caller's do not count for another."""
+"""Rate limits: the requests of a minute may come at once, then refill evenly, and each caller has its own limit."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def caller(user: str = "ana", agent: str = "support", **fields: Any) -> Principa
 
 
 def allowed(rates: Rates, principal: Principal, tries: int) -> int:
-    """How many of so many requests pass."""
+    """Return how many of these requests are allowed."""
     passed = 0
     for _ in range(tries):
         try:
@@ -42,11 +42,11 @@ def allowed(rates: Rates, principal: Principal, tries: int) -> int:
     return passed
 
 
-def test_without_a_limit_there_is_none() -> None:
+def test_no_limit_by_default() -> None:
     assert allowed(rates(Clock()), caller(key="k"), 1_000) == 1_000
 
 
-def test_a_minutes_requests_may_come_at_once_and_refill_evenly() -> None:
+def test_requests_of_a_minute_may_come_at_once_and_refill_evenly() -> None:
     clock = Clock()
     limited = rates(clock, user_requests_per_minute=6)
     assert allowed(limited, caller(), 10) == 6
@@ -56,7 +56,7 @@ def test_a_minutes_requests_may_come_at_once_and_refill_evenly() -> None:
     assert allowed(limited, caller(), 10) == 6
 
 
-def test_the_refusal_says_how_long_to_wait() -> None:
+def test_refusal_says_how_long_to_wait() -> None:
     clock = Clock()
     limited = rates(clock, user_requests_per_minute=6)
     assert allowed(limited, caller(), 6) == 6
@@ -68,7 +68,7 @@ def test_the_refusal_says_how_long_to_wait() -> None:
     limited.check(caller())
 
 
-def test_users_and_agents_alone_are_counted_apart() -> None:
+def test_users_and_agents_without_a_user_are_counted_separately() -> None:
     limited = rates(Clock(), user_requests_per_minute=2)
     assert allowed(limited, caller("ana"), 3) == 2
     assert allowed(limited, caller("ana", "another agent"), 3) == 0
@@ -76,7 +76,7 @@ def test_users_and_agents_alone_are_counted_apart() -> None:
     assert allowed(limited, Principal(user=None, agent="ana", ceiling=Reach.agent), 3) == 2
 
 
-def test_a_user_who_is_refused_does_not_use_up_the_key_of_all() -> None:
+def test_refused_user_does_not_use_up_the_limit_of_the_key() -> None:
     limited = rates(Clock(), user_requests_per_minute=2, key_requests_per_minute=5)
     assert allowed(limited, caller("ana", key="backend"), 100) == 2
     assert allowed(limited, caller("bob", key="backend"), 100) == 2
@@ -84,12 +84,12 @@ def test_a_user_who_is_refused_does_not_use_up_the_key_of_all() -> None:
     assert allowed(limited, caller("dave", key="other"), 100) == 2
 
 
-def test_a_key_may_have_a_rate_of_its_own() -> None:
+def test_key_may_have_its_own_rate() -> None:
     limited = rates(Clock(), key_requests_per_minute=5)
     assert allowed(limited, caller(key="batch", policy=KeyPolicy(requests_per_minute=50)), 100) == 50
 
 
-def test_what_is_over_is_forgotten() -> None:
+def test_full_buckets_are_dropped() -> None:
     clock = Clock()
     limited = rates(clock, user_requests_per_minute=2)
     for number in range(MAX_ENTRIES):

@@ -1,4 +1,4 @@
-"""Secrets are found where people and tools put them; ordinary words stay; no text takes more than linear time."""
+"""Secrets are found in usual places, ordinary words stay, and redaction takes linear time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from threefold_server import redaction
 from threefold_server.redaction import build_redactor, redact, redact_json
 
-# In two parts, so that no scanner of source code takes them for real ones.
+# Each secret is built from two parts, so that no scanner of source code reports it.
 GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEF0123"
 AWS = "AKIA" + "IOSFODNN7EXAMPLE"
 JWT = "eyJhbGciOiJIUzI1NiJ9" + ".eyJzdWIiOiIxIn0.abcdefghijklmnopqrstuvwxyz012345"
@@ -53,18 +53,18 @@ ORDINARY = [
 
 
 @pytest.mark.parametrize(("text", "clean"), FOUND)
-def test_a_secret_is_replaced(text: str, clean: str) -> None:
+def test_secret_is_replaced(text: str, clean: str) -> None:
     assert redact(text) == clean
     assert redact(clean) == clean
 
 
 @pytest.mark.parametrize("text", ORDINARY)
-def test_ordinary_text_is_kept(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert redact(text) is text
 
 
 @given(st.text())
-def test_any_text_can_be_read(text: str) -> None:
+def test_secret_is_found_in_any_text(text: str) -> None:
     assert redact(f"{text} {GITHUB} {text}").count(GITHUB) == 0
 
 
@@ -73,12 +73,12 @@ HOSTILE_WITH_SPACES = ["-----BEGIN PRIVATE KEY-----AAAAAAAAAAAAAAAA", "password 
 
 
 @pytest.mark.parametrize("hostile", [*HOSTILE.split(), *HOSTILE_WITH_SPACES])
-def test_no_text_takes_more_than_linear_time(hostile: str) -> None:
-    """A quadratic match would take minutes here, and the test would be stopped."""
+def test_redaction_takes_linear_time(hostile: str) -> None:
+    """A quadratic match would take minutes here and run into the timeout."""
     redact(hostile * (300_000 // len(hostile)))
 
 
-def test_json_stays_json_and_keeps_its_bytes_where_nothing_is_found() -> None:
+def test_json_stays_valid_and_is_unchanged_without_secrets() -> None:
     untouched = '{ "a" : [1, "b", null, {"c": "\\u00e4"}] }'
     assert redact_json(untouched, redact) is untouched
     assert json.loads(redact_json(json.dumps({GITHUB: ["x", {"y": f"{GITHUB} z"}], "n": 1}), redact)) == {
@@ -88,11 +88,11 @@ def test_json_stays_json_and_keeps_its_bytes_where_nothing_is_found() -> None:
     assert redact_json(f"not JSON {GITHUB}", redact) == "not JSON [redacted: GitHub Token]"
 
 
-def test_off_changes_nothing() -> None:
+def test_redaction_can_be_turned_off() -> None:
     assert build_redactor("off")(GITHUB) == GITHUB
 
 
-def test_a_broken_detector_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_detector_is_an_error_at_startup(monkeypatch: pytest.MonkeyPatch) -> None:
     redaction._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.aws", None)
     with pytest.raises(ImportError):
@@ -101,7 +101,7 @@ def test_a_broken_detector_is_an_error_at_once(monkeypatch: pytest.MonkeyPatch) 
     build_redactor("all")
 
 
-def test_the_warnings_of_the_process_stay_where_they_were() -> None:
+def test_redaction_keeps_the_warning_filters_of_the_process() -> None:
     code = """if True:
         import warnings
         from threefold_server.redaction import redact

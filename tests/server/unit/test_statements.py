@@ -1,4 +1,4 @@
-"""The rules by which two statements are the same, or exclude each other; what they cannot tell, they leave alone."""
+"""The rules that compare two statements without a model; undecided pairs get no relation."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ from threefold_server.statements import relation_by_rule
         ("Ana likes coffee.", "Ana likes tea.", None),
     ],
 )
-def test_what_two_statements_are_to_each_other(new: str, known: str, relation: str | None) -> None:
+def test_relation_of_two_statements(new: str, known: str, relation: str | None) -> None:
     assert relation_by_rule(new, known) == relation
     assert relation_by_rule(known, new) == relation

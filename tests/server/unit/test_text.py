@@ -1,4 +1,4 @@
-"""Text analysis: terms in many languages, identifiers, the texts that are indexed, the speakers a question names."""
+"""Text analysis: terms in many languages, identifiers, indexed texts, and the speakers that a query names."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_spellings_of_one_word_are_one_term(one: str, other: str) -> None:
         ("end.Next", ["end", "next"]),
     ],
 )
-def test_an_identifier_is_found_whole_and_by_its_parts(text: str, expected: list[str]) -> None:
+def test_identifier_is_found_complete_and_by_its_parts(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
 
 
@@ -70,11 +70,11 @@ def test_an_identifier_is_found_whole_and_by_its_parts(text: str, expected: list
         ("हिन्दी", ["हनद"]),
     ],
 )
-def test_scripts_without_spaces_are_cut_into_pairs(text: str, expected: list[str]) -> None:
+def test_scripts_without_spaces_are_split_into_pairs(text: str, expected: list[str]) -> None:
     assert terms(text) == expected
 
 
-def test_terms_repeat_as_often_as_the_text_says_them() -> None:
+def test_terms_repeat_as_in_the_text() -> None:
     assert terms("a cat saw the cats") == ["cat", "saw", "cat"]
 
 
@@ -83,27 +83,27 @@ def test_function_words_and_small_talk_are_left_out() -> None:
     assert terms("Wo ist das Ersatzteil? ¿Dónde está la pieza?") == ["ersatzteil", "pieza"]
 
 
-def test_names_and_words_of_other_languages_are_no_function_words() -> None:
+def test_names_and_words_of_other_languages_are_kept() -> None:
     assert STOPWORDS.isdisjoint({"will", "may", "die", "war", "hat", "son", "con", "un", "after", "before"})
 
 
-def test_a_text_of_function_words_alone_keeps_them() -> None:
+def test_text_of_function_words_keeps_them() -> None:
     assert terms("To be or not to be") == ["to", "be", "or", "not", "to", "be"]
     assert terms("To be or not to be, Hamlet") == ["hamlet"]
     assert terms("...!") == []
 
 
-def test_a_query_has_each_term_once_and_not_without_bound() -> None:
+def test_query_has_each_term_once_up_to_a_limit() -> None:
     assert query_terms("red, blue and blue") == ["blue", "red"]
     assert len(query_terms(" ".join(f"word{i}" for i in range(1_000)))) == MAX_QUERY_TERMS
 
 
-def test_a_blob_becomes_a_short_term() -> None:
+def test_long_term_is_cut() -> None:
     assert [len(term) for term in terms("x" * 100_000)] == [MAX_TERM_CHARS]
 
 
 @given(st.text())
-def test_any_text_has_terms_that_can_be_stored(text: str) -> None:
+def test_terms_of_any_text_can_be_stored(text: str) -> None:
     for term in terms(text):
         assert 0 < len(term) <= MAX_TERM_CHARS
         assert term.encode()
@@ -115,7 +115,7 @@ def test_terms_are_the_same_in_many_threads() -> None:
         assert list(pool.map(terms, texts)) == [terms(text) for text in texts]
 
 
-def test_the_indexed_texts_name_the_speaker_and_the_day() -> None:
+def test_indexed_texts_name_the_speaker_and_the_day() -> None:
     said = datetime(2023, 3, 23, 9, 5, tzinfo=UTC)
     assert lexical_text("Caroline", said, "I ran.") == "[23 March 2023] Caroline: I ran."
     assert lexical_text(None, None, "I ran.") == "I ran."
@@ -134,5 +134,5 @@ def test_the_indexed_texts_name_the_speaker_and_the_day() -> None:
         ("", set[str]()),
     ],
 )
-def test_speakers_are_named_by_any_of_their_words(query: str, expected: set[str]) -> None:
+def test_speakers_are_recognised_by_any_of_their_words(query: str, expected: set[str]) -> None:
     assert speakers_named(query, ["Caroline", "Melanie", "Anna Schmidt", "田中"]) == expected

@@ -1,4 +1,8 @@
-"""The window: newest whole groups within a budget (field cases 301, 305, 310)."""
+"""The window: the newest complete groups within a budget.
+
+Users reported that trimming separated a call from its result, that one huge turn broke compaction, and that a limit
+returned the oldest items.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +40,11 @@ def fit(turns: list[Turn], budget: int) -> list[int]:
     return [turn.seq for turn in fit_window(turns, budget, words, cut)]
 
 
-def test_the_newest_turns_come_oldest_first() -> None:
+def test_newest_turns_are_returned_oldest_first() -> None:
     assert fit([turn(seq) for seq in range(1, 11)], 6) == [8, 9, 10]
 
 
-def test_a_call_and_its_results_are_never_split_at_any_budget() -> None:
+def test_call_and_results_are_never_split_at_any_budget() -> None:
     calls = [turn(2, "tool_call"), turn(3, "tool_call")]
     talk = [turn(1), *calls, turn(4, "tool_result"), turn(5, "tool_result"), turn(6)]
     whole = {2, 3, 4, 5}
@@ -49,29 +53,29 @@ def test_a_call_and_its_results_are_never_split_at_any_budget() -> None:
         assert not seen & whole or whole <= seen
 
 
-def test_named_groups_hold_what_lies_between_them() -> None:
+def test_named_group_includes_the_turns_between_its_members() -> None:
     talk = [turn(1), turn(2, "tool_call", "g"), turn(3), turn(4, "tool_result", "g"), turn(5)]
     assert [[t.seq for t in group] for group in group_turns(talk)] == [[1], [2, 3, 4], [5]]
 
 
-def test_two_calls_answered_apart_are_two_groups() -> None:
+def test_calls_answered_separately_are_two_groups() -> None:
     talk = [turn(1, "tool_call"), turn(2, "tool_result"), turn(3, "tool_call"), turn(4, "tool_result")]
     assert [[t.seq for t in group] for group in group_turns(talk)] == [[1, 2], [3, 4]]
 
 
-def test_a_newest_group_that_is_too_large_is_cut_and_marked() -> None:
+def test_newest_group_that_is_too_large_is_cut_and_marked() -> None:
     window = fit_window([turn(1), turn(2, content="w " * 50)], 10, words, cut)
     assert [(t.seq, t.cut, words(t)) for t in window] == [(2, True, 10)]
 
 
-def test_a_too_large_group_keeps_every_member() -> None:
+def test_cut_group_keeps_every_member() -> None:
     talk = [turn(1, "tool_call", content="a b"), turn(2, "tool_result", content="w " * 50)]
     window = fit_window(talk, 10, words, cut)
     assert [(t.seq, t.cut) for t in window] == [(1, False), (2, True)]
     assert sum(map(words, window)) <= 10
 
 
-def test_no_budget_no_window() -> None:
+def test_empty_budget_gives_an_empty_window() -> None:
     assert fit([turn(1)], 0) == []
     assert fit([], 100) == []
 
