@@ -1,4 +1,4 @@
-"""The hash embedder: the same everywhere, near for like words, never a row without a direction."""
+"""The hash embedder: the same vectors in every process, close for similar words, and never a zero vector."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def embed(*texts: str) -> Vectors:
 
 @given(st.lists(st.text(st.characters(), max_size=60), max_size=8))
 @settings(deadline=None, max_examples=50)
-def test_any_texts_give_unit_rows(texts: list[str]) -> None:
+def test_any_texts_give_unit_vectors(texts: list[str]) -> None:
     vectors = embed(*texts)
     assert (vectors.dtype, vectors.shape) == (np.float32, (len(texts), 512))
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-5)
 
 
 @pytest.mark.parametrize("text", ["", " ", "…", "😀", "\ud800"])
-def test_a_text_without_words_has_a_direction_of_its_own(text: str) -> None:
+def test_text_without_words_has_its_own_direction(text: str) -> None:
     vector, same, other = embed(text, text, "words")
     assert vector @ same == pytest.approx(1)
     assert vector @ other < 0.5
 
 
-def test_features_that_cancel_out_leave_a_direction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cancelled_features_still_give_a_direction(monkeypatch: pytest.MonkeyPatch) -> None:
     hashes = iter([7, 7 + (1 << 31), 9])
 
     def scripted(_: str) -> int:
@@ -42,7 +42,7 @@ def test_features_that_cancel_out_leave_a_direction(monkeypatch: pytest.MonkeyPa
     assert embed("a")[0].argmax() == 9
 
 
-def test_shared_words_pairs_and_letters_bring_texts_near() -> None:
+def test_shared_words_pairs_and_letters_bring_texts_closer() -> None:
     question, same, order, inflected, other = embed(
         "Caroline paints sunsets",
         "caroline PAINTS sunsets!",
@@ -54,7 +54,7 @@ def test_shared_words_pairs_and_letters_bring_texts_near() -> None:
     assert 1 > question @ order > question @ inflected > 0.3 > question @ other
 
 
-def test_the_vector_does_not_depend_on_the_process() -> None:
-    """Stored vectors are compared with those of another process, where `hash` would be salted."""
+def test_vector_does_not_depend_on_the_process() -> None:
+    """Stored vectors are compared with vectors of another process, where the built-in `hash` would be salted."""
     [vector] = embed("stable")
     assert np.flatnonzero(vector).tolist() == [39, 83, 124, 151, 226, 268, 288]

@@ -1,4 +1,4 @@
-"""Facts by a model with Mem0's prompt: what it is sent, what is made of its replies, and that nothing of Mem0 runs."""
+"""Extraction with the prompt of Mem0: what the model is sent, how replies are read, and that no code of Mem0 runs."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ def compare(server: OpenAIServer, reply: str) -> Sequence[Verdict]:
 
 
 def sections(server: OpenAIServer) -> dict[str, str]:
-    """The parts of the question that was asked, by their headings."""
+    """Return the sections of the last question by heading."""
     _, user = server.asked[-1].body["messages"]
     parts = ("\n" + user["content"]).split("\n## ")[1:]
-    assert len(parts) == len({part.partition("\n")[0] for part in parts}), "nothing that was said may pose as a heading"
+    assert len(parts) == len({part.partition("\n")[0] for part in parts}), "no turn may add a heading"
     return {heading: body.strip() for heading, _, body in (part.partition("\n") for part in parts)}
 
 
-def test_the_model_reads_digest_window_turns_and_their_own_date(openai_server: OpenAIServer) -> None:
-    """Field case 801: the day of the talk is the only anchor; where it is said, not in UTC (802)."""
+def test_model_gets_digest_window_turns_and_their_date(openai_server: OpenAIServer) -> None:
+    """Users reported that "last week" was resolved against the day of the import, or a day off in UTC."""
     assert extract(openai_server, chat_reply(GOOD)) == FOUND
     system, _ = openai_server.asked[0].body["messages"]
     assert system["content"] == mem0_prompts().ADDITIVE_EXTRACTION_PROMPT
@@ -104,7 +104,7 @@ def test_the_model_reads_digest_window_turns_and_their_own_date(openai_server: O
     ]
 
 
-def test_the_stores_own_instructions_reach_the_model(openai_server: OpenAIServer, tmp_path: Path) -> None:
+def test_instructions_of_the_store_reach_the_model(openai_server: OpenAIServer, tmp_path: Path) -> None:
     (tmp_path / "facts.md").write_text("Only allergies matter here.")
     extract(openai_server, chat_reply(GOOD), tmp_path)
     rules = sections(openai_server)["Custom Instructions"]
@@ -112,21 +112,21 @@ def test_the_stores_own_instructions_reach_the_model(openai_server: OpenAIServer
     assert "Only allergies matter here." in rules
 
 
-def test_nothing_to_remember_is_an_answer(openai_server: OpenAIServer) -> None:
+def test_empty_list_of_facts_is_a_valid_answer(openai_server: OpenAIServer) -> None:
     assert extract(openai_server, chat_reply('{"memory": []}')) == []
 
 
 @pytest.mark.parametrize("reply", [pytest.param(reply, id=name) for name, reply in wrapped(GOOD).items()])
-def test_wrappings_are_taken_off(openai_server: OpenAIServer, reply: Reply) -> None:
-    """Field case 1001."""
+def test_wrapping_of_an_answer_is_removed(openai_server: OpenAIServer, reply: Reply) -> None:
+    """Users reported that facts were lost silently because the model wrapped its JSON."""
     assert extract(openai_server, reply) == FOUND
 
 
 @pytest.mark.parametrize(
     "content", [f"Here they are: {GOOD} I hope this helps.", f"{GOOD}\n{{note}}", f'{{"a": 1}} {GOOD}']
 )
-def test_what_stands_around_the_answer_does_no_harm(openai_server: OpenAIServer, content: str) -> None:
-    """Field case 1001."""
+def test_text_around_the_answer_is_ignored(openai_server: OpenAIServer, content: str) -> None:
+    """Users reported that facts were lost silently because the model wrapped its JSON."""
     assert extract(openai_server, chat_reply(content)) == FOUND
 
 
@@ -137,8 +137,8 @@ def test_what_stands_around_the_answer_does_no_harm(openai_server: OpenAIServer,
         *(pytest.param(chat_reply(content), id=name) for name, content in MISSHAPEN_FACTS.items()),
     ],
 )
-def test_a_bad_reply_is_a_failure_and_never_no_facts(openai_server: OpenAIServer, reply: Reply) -> None:
-    """Field case 1001."""
+def test_invalid_reply_is_an_error_and_never_an_empty_list(openai_server: OpenAIServer, reply: Reply) -> None:
+    """Users reported that facts were lost silently because the model wrapped its JSON."""
     with pytest.raises(ModelError):
         extract(openai_server, reply)
 
@@ -163,13 +163,13 @@ def test_statements_are_compared_in_one_call(openai_server: OpenAIServer) -> Non
         pytest.param("same, same", id="prose"),
     ],
 )
-def test_a_bad_verdict_is_a_failure(openai_server: OpenAIServer, reply: str) -> None:
+def test_invalid_verdict_is_an_error(openai_server: OpenAIServer, reply: str) -> None:
     with pytest.raises(ModelError):
         compare(openai_server, reply)
 
 
-def test_nothing_of_mem0_runs(tmp_path: Path) -> None:
-    """Field case 1007: no telemetry, no file in the home directory, no client of any other service."""
+def test_no_code_of_mem0_runs(tmp_path: Path) -> None:
+    """Users reported calls to a default provider. Mem0 must send no telemetry, write no file and open no client."""
     code = (
         "import sys, threading\n"
         "from threefold_server.models.mem0 import mem0_prompts\n"
@@ -182,9 +182,9 @@ def test_nothing_of_mem0_runs(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def nowhere(name: str) -> None:
-        """Finds no package."""
+        """Find no package."""
 
     monkeypatch.setattr("threefold_server.models.mem0.find_spec", nowhere)
     mem0_prompts.cache_clear()

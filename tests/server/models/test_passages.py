@@ -1,4 +1,4 @@
-"""Sentences and passages: nothing lost, nothing too long, and no more than 64."""
+"""Sentences and passages: no text is lost, each fits the model, and there are at most 64."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ANY_TEXT = st.text(st.characters(), max_size=300)
         ("- one\n- two\n\n1. three", ["- one", "- two", "1. three"]),
     ],
 )
-def test_sentences_end_where_a_reader_ends_them(text: str, expected: list[str]) -> None:
+def test_sentence_boundaries(text: str, expected: list[str]) -> None:
     assert [sentence.strip() for sentence in sentences(text)] == expected
 
 
 @given(ANY_TEXT, st.integers(1, 50))
-def test_cutting_loses_nothing(text: str, limit: int) -> None:
+def test_splitting_loses_no_text(text: str, limit: int) -> None:
     assert "".join(sentences(text)) == text
     assert "".join(pack(text, limit, len)) == text
 
@@ -47,12 +47,12 @@ def test_parts_end_at_the_widest_boundary_that_fits() -> None:
 
 
 @pytest.mark.parametrize("text", ["short", " padded \n", "word " * 150])
-def test_a_text_that_fits_stays_as_it_is(text: str) -> None:
+def test_text_that_fits_is_unchanged(text: str) -> None:
     assert split_passages(text) == [text]
 
 
 @pytest.mark.parametrize("text", ["", " \n\t"])
-def test_a_blank_text_has_no_passages(text: str) -> None:
+def test_blank_text_has_no_passages(text: str) -> None:
     assert split_passages(text) == []
 
 
@@ -69,7 +69,7 @@ def test_a_blank_text_has_no_passages(text: str) -> None:
     ],
     ids=["sentences", "words", "json", "chinese", "punctuation", "korean", "giant word"],
 )
-def test_passages_are_small_enough_to_be_read_whole(text: str) -> None:
+def test_passages_fit_the_embedder(text: str) -> None:
     passages = split_passages(text)
     assert len(passages) > 1
     assert all(0 < count_pieces(passage) <= PASSAGE_PIECES for passage in passages)
@@ -82,13 +82,13 @@ def test_any_text_has_passages(text: str) -> None:
     assert bool(split_passages(text * 5)) == bool(text.strip())
 
 
-def test_passages_of_a_huge_text_are_bounded_and_reach_from_first_to_last() -> None:
+def test_passages_of_a_huge_text_are_limited_and_cover_both_ends() -> None:
     passages = split_passages(" ".join(f"Sentence number {i} is here." for i in range(20_000)))
     assert len(passages) == MAX_PASSAGES
     assert passages[0].startswith("Sentence number 0 is")
     assert passages[-1].endswith("Sentence number 19999 is here.")
 
 
-def test_a_spread_is_even() -> None:
+def test_spread_is_even() -> None:
     assert spread(list("abc"), 3) == ["a", "b", "c"]
     assert spread([str(i) for i in range(101)], 5) == ["0", "25", "50", "75", "100"]

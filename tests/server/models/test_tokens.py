@@ -1,4 +1,4 @@
-"""Token counts never fail, never leave the machine, and cuts stay within their budget."""
+"""Token counting never fails and needs no network, and cut texts stay within their budget."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threefold_server.models import tokens
 from threefold_server.models.packaged import InstallationError, check_sha256, read_packaged
 from threefold_server.models.tokens import count_tokens, head_and_tail
 
-ANY_TEXT = st.text(st.characters(), max_size=400)  # lone surrogates and NUL included
+ANY_TEXT = st.text(st.characters(), max_size=400)  # includes lone surrogates and NUL
 OFFICIAL_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
 
 
@@ -27,11 +27,11 @@ def test_counts_are_those_of_cl100k(text: str, count: int) -> None:
     assert count_tokens(text) == count
 
 
-def test_the_packaged_ranks_are_the_published_ones() -> None:
+def test_packaged_ranks_are_the_published_ones() -> None:
     assert hashlib.sha256(read_packaged("cl100k_base.tiktoken.gz")).hexdigest() == OFFICIAL_SHA256
 
 
-def test_an_altered_file_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_altered_file_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threefold_server.models.packaged.SHA256", {"vocab.txt": "0" * 64})
     with pytest.raises(InstallationError, match="Reinstall threefold-server"):
         read_packaged("vocab.txt")
@@ -45,8 +45,8 @@ def test_any_text_is_counted(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["a", "ab", " ", "\n", "!", "é", "😀", "\u0301", "中"])
-def test_a_monotonous_text_is_counted(unit: str) -> None:
-    """A quadratic tokenizer needs minutes for these; this one needs 30 ms."""
+def test_repetitive_text_is_counted(unit: str) -> None:
+    """A quadratic tokenizer needs minutes for these texts; this one needs 30 ms."""
     text = unit * 200_000
     assert count_tokens(text) > 1_000
     assert count_tokens(head_and_tail(text, 100)) <= 100
@@ -54,13 +54,13 @@ def test_a_monotonous_text_is_counted(unit: str) -> None:
 
 @given(ANY_TEXT, st.integers(0, 60))
 @settings(deadline=None)
-def test_a_cut_is_within_its_budget(text: str, budget: int) -> None:
+def test_cut_text_is_within_its_budget(text: str, budget: int) -> None:
     cut = head_and_tail(text, budget)
     assert count_tokens(cut) <= budget
     assert cut == text or count_tokens(text) > budget
 
 
-def test_a_cut_keeps_head_and_tail_and_shows_itself() -> None:
+def test_cut_text_keeps_head_and_tail_and_says_so() -> None:
     cut = head_and_tail("first " + "word " * 1_000 + "last", 50)
     assert cut.startswith("first word")
     assert cut.endswith("word last")
@@ -68,20 +68,20 @@ def test_a_cut_keeps_head_and_tail_and_shows_itself() -> None:
     assert count_tokens(cut) > 45
 
 
-def test_a_cut_splits_no_character() -> None:
+def test_cut_text_splits_no_character() -> None:
     cut = head_and_tail("🧑‍🚀" * 500, 60)
     assert "\ufffd" not in cut
     assert cut.startswith("🧑")
 
 
-def test_a_budget_too_small_for_text_beside_the_mark_still_shows_a_cut() -> None:
+def test_cut_is_marked_even_with_a_tiny_budget() -> None:
     cuts = [head_and_tail("word " * 100, budget) for budget in range(25)]
     assert cuts[0] == ""
     assert cuts[1] == "…"
     assert all(cut == "…" or (cut.startswith("word") and "tokens in full" in cut) for cut in cuts[1:])
 
 
-def test_threads_that_come_first_together_build_one_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_first_calls_build_one_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[int] = []
     together = threading.Barrier(4)
     real = read_packaged
@@ -101,7 +101,7 @@ def test_threads_that_come_first_together_build_one_encoding(monkeypatch: pytest
     assert len(built) == 1
 
 
-def test_the_ranks_need_no_registered_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     def download(name: str) -> tiktoken.Encoding:
         raise AssertionError(f"{name} would be downloaded")
 

@@ -1,4 +1,4 @@
-"""WordPiece gives the ids of BERT's own tokenizer; those below were made with it."""
+"""WordPiece returns the ids of the BERT tokenizer, with which the expected ids were made."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_ids_are_those_of_bert(text: str, ids: list[int]) -> None:
     assert encode(text, 256) == [CLS, *ids, SEP]
 
 
-def test_special_marks_in_a_text_are_text() -> None:
+def test_special_tokens_in_a_text_are_plain_text() -> None:
     assert CLS not in encode("[CLS] [SEP]", 256)[1:-1]
     assert SEP not in encode("[CLS] [SEP]", 256)[1:-1]
 
 
-def test_a_word_of_more_than_100_letters_is_unknown() -> None:
+def test_word_of_more_than_100_letters_is_unknown() -> None:
     assert encode("a" * 101, 256) == [CLS, UNK, SEP]
     assert UNK not in encode("a" * 100, 256)
 
@@ -54,7 +54,7 @@ def test_ids_are_limited() -> None:
     assert (ids[0], ids[-1]) == (CLS, SEP)
 
 
-def test_pieces_are_counted_without_marks() -> None:
+def test_pieces_are_counted_without_special_tokens() -> None:
     assert count_pieces("") == 0
     assert count_pieces("embeddings, please") == 6
 
