@@ -1,8 +1,7 @@
-"""One question to a chat model behind an OpenAI-compatible endpoint, and its answer without wrapping."""
+"""One question to a chat model behind an OpenAI-compatible endpoint, and its answer without what is around it."""
 
 from __future__ import annotations
 
-import re
 from contextlib import nullcontext
 
 from anyio import fail_after, to_thread
@@ -12,11 +11,8 @@ from threefold.contract.common import clean_text
 from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
 from threefold_server.models.ports import Bill, Meter, ModelError, ModelRefused
 from threefold_server.models.tokens import count_tokens
+from threefold_server.models.wrapping import unwrap
 from threefold_server.redaction import Redact
-
-_REASONING = re.compile(r"\A\s*<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL | re.IGNORECASE)
-_REASONING_END = re.compile(r"</think(?:ing)?>", re.IGNORECASE)  # some servers swallow the opening tag
-_FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 
 
 class _Message(BaseModel):
@@ -64,7 +60,7 @@ class ChatModel:
             completion = await self._request(instructions, material, json)
             answer = completion.choices[0].message.content or ""
             bill.tokens = completion.usage.total_tokens if completion.usage else tokens + count_tokens(answer)
-            return self._answer(completion.choices[0])
+            return self._answer(completion.choices[0], material)
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -82,20 +78,13 @@ class ChatModel:
             )
             return _Completion.model_validate_json(reply.content)
 
-    def _answer(self, choice: _Choice) -> str:
+    def _answer(self, choice: _Choice, material: str) -> str:
         if choice.message.refusal or choice.finish_reason == "content_filter":
             raise ModelRefused(f"{self.name} refused to answer")  # its own words may quote the question
         if choice.finish_reason == "length":
             raise ModelError(f"{self.name} was cut off by its length limit")
-        answer = unwrap(choice.message.content or "")
+        reply = choice.message.content or ""
+        answer = unwrap(reply, material)
         if not answer:
-            raise ModelError(f"{self.name} gave an empty answer")
+            raise ModelError(f"{self.name} gave {'its reasoning without an answer' if reply.strip() else 'no answer'}")
         return answer
-
-
-def unwrap(text: str) -> str:
-    """A reply without the model's reasoning before it and without the code fence around it."""
-    spoken = _REASONING.sub("", text)
-    answer = _REASONING_END.split(spoken)[-1].strip()
-    fenced = _FENCE.match(answer)
-    return fenced[1].strip() if fenced else answer

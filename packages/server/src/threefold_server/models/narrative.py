@@ -15,6 +15,7 @@ from threefold_server.models.lines import label
 from threefold_server.models.ports import DigestTurn, ModelError
 from threefold_server.models.rules import Rule, read_reply, standing_rules
 from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.models.wrapping import stray_end
 from threefold_server.text import terms
 
 DIGEST_TOKENS = 1_200
@@ -40,6 +41,8 @@ class ModelSummarizer:
         """Return the next digest; one that is too long is cut, since asking again costs money and rarely helps."""
         material = await to_thread.run_sync(_material, prior, turns)
         answer = await self._model.ask(self._instructions, material)
+        if stray_end(answer, material):  # what stands before it may be reasoning or the head of the digest
+            raise ModelError(f"{self.name} ended its reasoning in the midst of the digest")
         return await to_thread.run_sync(self._digest, prior or "", turns, answer)
 
     def _digest(self, prior: str, turns: Sequence[DigestTurn], answer: str) -> str:
