@@ -1,6 +1,6 @@
-"""One owner's facts at once: sessions that say the same, and a forget and a save while a model thinks.
+"""Concurrent extraction for one owner: sessions with the same facts, and a forget or a save during a model call.
 
-Whoever comes first, the facts, their sources and their history are exactly these in the end.
+In every order, the facts, their sources and their history are the same at the end.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ OSLO, BERGEN = "Ana lives in Oslo.", "Ana lives in Bergen."
 
 Meddle = Callable[[World], Awaitable[object]]
 Rests = list[tuple[str, str]]
-"""Facts, each with a session that it rests on."""
+"""Facts, each with the session that supports it."""
 
 
 def meeting(size: int) -> Callable[[], Awaitable[None]]:
-    """Whoever comes waits until so many are there; from then on nobody waits."""
+    """Return a barrier for this many tasks; once complete, it never waits again."""
     came, complete = 0, anyio.Event()
 
     async def come() -> None:
@@ -44,7 +44,7 @@ def meeting(size: int) -> Callable[[], Awaitable[None]]:
 
 
 async def say(world: World, session: str, fact: str, day: int = 1) -> None:
-    """A session that is due and gives one fact, said on that day."""
+    """Write and end a session that gives one fact, said on this day."""
     said = datetime(2023, 5, day, tzinfo=UTC)
     await world.write(session, TurnIn(role="user", content=f"So it is. {fact} -> {fact}", created_at=said))
     await end_session(world.service, world.caller, session, 0)
@@ -64,10 +64,10 @@ def rests(world: World) -> Rests:
         (BERGEN, OSLO, [OSLO], [BERGEN], [(BERGEN, "s1"), (OSLO, "s2")]),
         (OSLO, "Ana drinks tea.", ["Ana drinks tea.", OSLO], [], [("Ana drinks tea.", "s2"), (OSLO, "s1")]),
     ],
-    ids=["the same", "what excludes it", "the other way", "something else"],
+    ids=["the same", "an excluding fact", "in reverse", "another fact"],
 )
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_two_sessions_draw_facts_at_once(
+async def test_two_sessions_extract_facts_concurrently(
     make_world: Callable[..., World],
     processes: int,
     first: str,
@@ -76,7 +76,7 @@ async def test_two_sessions_draw_facts_at_once(
     history: list[str],
     sources: Rests,
 ) -> None:
-    """Both have asked the model before either stores; in one process, and in two on one database."""
+    """Both call the model before either stores its facts, in one process and in two on one database."""
     worlds = [make_world(extracts=True, consolidators=2 // processes, **LARGE) for _ in range(processes)]
     await say(worlds[0], "s1", first, day=1)
     await say(worlds[0], "s2", second, day=2)
@@ -114,12 +114,12 @@ async def delete(world: World) -> None:
         ([forget_one], [OSLO], [(OSLO, "s2")]),
         ([save, forget_one], [OSLO], [(OSLO, "s2")]),
         ([forget_one, save], [OSLO], [(OSLO, "s2")]),
-        ([save, delete], [OSLO], [(OSLO, "s1"), (OSLO, "s2")]),  # the turns still say so
+        ([save, delete], [OSLO], [(OSLO, "s1"), (OSLO, "s2")]),  # the turns still support the fact
         ([save, forget_all], [], []),
         ([forget_all, save], [OSLO], []),
     ],
 )
-async def test_a_forget_and_a_save_while_a_model_thinks(
+async def test_forget_and_save_during_a_model_call(
     make_world: Callable[..., World], steps: list[Meddle], holds: list[str], sources: Rests
 ) -> None:
     world = make_world(extracts=True, **LARGE)
@@ -136,7 +136,7 @@ async def test_a_forget_and_a_save_while_a_model_thinks(
     assert {(row.upto, row.due_at, row.parked) for row in world.rows(tasks, kind="extract")} <= {(1, None, None)}
 
 
-async def test_facts_that_never_rest_park_the_work_and_the_doctor_says_why(make_world: Callable[..., World]) -> None:
+async def test_facts_that_keep_changing_park_the_work_and_the_doctor_says_why(make_world: Callable[..., World]) -> None:
     world = make_world(extracts=True, **LARGE)
     await world.save("Ana likes Oslo.")
 

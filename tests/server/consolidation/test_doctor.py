@@ -1,4 +1,4 @@
-"""The doctor names each thing that may be wrong with a store, and the command that mends it."""
+"""The doctor names each problem of a store and the command that fixes it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(autouse=True)
 def now(world: World) -> None:
-    """The doctor compares the service's clock with the database's, so it must be the true one."""
+    """Use the real time, as the doctor compares the clocks of service and database."""
     world.clock.now = now_micros()
 
 
@@ -25,13 +25,13 @@ async def finding(world: World, check: str) -> Finding:
     return found
 
 
-async def test_a_healthy_store_needs_nothing(world: World) -> None:
+async def test_healthy_store_has_no_findings(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     await world.settle()
     assert [found for found in await examine(world.service) if found.remedy] == []
 
 
-async def test_parked_work(world: World) -> None:
+async def test_parked_work_is_found(world: World) -> None:
     async def refuse() -> None:
         raise ModelRefused("the account is closed")
 
@@ -43,7 +43,7 @@ async def test_parked_work(world: World) -> None:
     assert "threefold consolidate --retry-parked" in found.remedy
 
 
-async def test_the_lease_of_a_dead_worker(world: World) -> None:
+async def test_stale_lease_of_a_dead_worker_is_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     world.claim("index")
     world.clock.advance(60 + LATE_SECONDS)
@@ -52,14 +52,14 @@ async def test_the_lease_of_a_dead_worker(world: World) -> None:
     assert "threefold worker" in (await finding(world, "stale leases")).remedy
 
 
-async def test_work_that_nobody_does(world: World) -> None:
+async def test_overdue_work_is_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     assert not (await finding(world, "background work")).remedy
     world.clock.advance(LATE_SECONDS)
     assert "threefold worker" in (await finding(world, "background work")).remedy
 
 
-async def test_vectors_of_another_embedder(world: World) -> None:
+async def test_vectors_of_another_embedder_are_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     await world.settle()
     world.embedder.name = "other"
@@ -76,7 +76,7 @@ DEAD = [
 
 
 @pytest.mark.parametrize(("double", "hook", "check"), DEAD)
-async def test_a_dead_model(make_world: Callable[..., World], double: str, hook: str, check: str) -> None:
+async def test_failing_model_is_found(make_world: Callable[..., World], double: str, hook: str, check: str) -> None:
     async def fail() -> None:
         raise ModelError("no answer")
 
@@ -88,7 +88,7 @@ async def test_a_dead_model(make_world: Callable[..., World], double: str, hook:
     assert "THREEFOLD_MODEL_BASE_URL" in found.remedy
 
 
-async def test_a_clock_that_was_set_back(world: World) -> None:
+async def test_clock_that_was_set_back_is_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     assert not (await finding(world, "clocks")).remedy
     world.clock.advance(-90)
@@ -96,14 +96,14 @@ async def test_a_clock_that_was_set_back(world: World) -> None:
     assert (found.detail, "NTP" in found.remedy) == ("differ by 90 s", True)
 
 
-async def test_a_clock_that_differs_from_the_databases(world: World) -> None:
+async def test_clock_different_from_the_database_is_found(world: World) -> None:
     world.clock.now += 3_600 * SECOND
-    differs = not world.service.database.is_sqlite  # which has no clock of its own
+    differs = not world.service.database.is_sqlite  # SQLite has no clock of its own
     assert bool((await finding(world, "clocks")).remedy) == differs
 
 
-async def test_a_purge_that_is_due(world: World) -> None:
+async def test_due_purge_is_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     await world.forget(session_id="s1")
-    due = not world.service.database.is_sqlite  # which clears its file by itself
+    due = not world.service.database.is_sqlite  # SQLite purges its file on forget
     assert ((await finding(world, "purge")).remedy == "threefold purge") == due

@@ -1,4 +1,4 @@
-"""Facts drawn from turns: each turn once, on its own sources, and never from a stale view."""
+"""Extraction of facts from turns: each turn once, with its own sources, and never from outdated data."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def world(make_world: Callable[..., World]) -> World:
-    """A world whose sessions are large, so that only an end, or idleness, draws facts."""
+    """A world with large sessions, so that facts are extracted only at the end of a session or when it is idle."""
     return make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0)
 
 
@@ -29,7 +29,7 @@ def said(text: str, **fields: Any) -> TurnIn:
     return TurnIn.model_validate({"role": "user", "content": text, **fields})
 
 
-async def test_a_fact_points_to_its_turn_and_keeps_who_said_it(world: World) -> None:
+async def test_fact_has_its_turn_and_speaker(world: World) -> None:
     await world.write("s1", "Hello.", "I live in Oslo. -> Ana lives in Oslo.")
     await world.write("s1", said("The ferry is late. -> The ferry is late.", role="assistant"))
     await world.extract("s1")
@@ -45,7 +45,7 @@ async def test_a_fact_points_to_its_turn_and_keeps_who_said_it(world: World) -> 
     assert (fact.text, fact.sources[0].from_seq) == ("Ana lives in Oslo.", 2)
 
 
-async def test_each_turn_is_read_once(world: World) -> None:
+async def test_each_turn_is_extracted_once(world: World) -> None:
     await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
     await world.extract("s1")
     await world.extract("s1")
@@ -55,8 +55,8 @@ async def test_each_turn_is_read_once(world: World) -> None:
     assert [turn.seq for turn in world.extractor.read[1].before] == [1]
 
 
-async def test_what_gave_facts_elsewhere_is_not_read_again(world: World) -> None:
-    """Or the old would stand beside what it was corrected to before the memory moved."""
+async def test_imported_turns_with_facts_are_not_extracted_again(world: World) -> None:
+    """Otherwise the old fact would return beside its correction made before the import."""
     await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.", "Hello.")
     await world.extract("s1")
     [fact] = world.rows(facts)
@@ -71,7 +71,7 @@ async def test_what_gave_facts_elsewhere_is_not_read_again(world: World) -> None
     assert world.facts() == ["Ana likes tea.", "Ana lives in Bergen."]
 
 
-async def test_a_session_is_read_when_it_is_idle_and_not_before(world: World) -> None:
+async def test_session_is_extracted_once_it_is_idle(world: World) -> None:
     await world.write("s1", "I live in Oslo. -> Ana lives in Oslo.")
     await world.settle()
     assert world.extractor.read == []
@@ -85,7 +85,7 @@ async def test_a_session_is_read_when_it_is_idle_and_not_before(world: World) ->
     assert world.facts() == ["Ana lives in Oslo."]
 
 
-async def test_a_session_is_read_each_time_it_passes_the_trigger(make_world: Callable[..., World]) -> None:
+async def test_session_is_extracted_each_time_it_passes_the_trigger(make_world: Callable[..., World]) -> None:
     world = make_world(extracts=True)
     await world.write("s1", *["A remark about the harbour and its walls."] * 8)
     await world.settle()
@@ -95,15 +95,15 @@ async def test_a_session_is_read_each_time_it_passes_the_trigger(make_world: Cal
     assert (await world.status("s1")).extracted_upto == 16
 
 
-async def test_batches_are_bounded_and_together_everything(world: World) -> None:
+async def test_batches_are_limited_and_cover_every_turn(world: World) -> None:
     await world.write("s1", *(f"Remark {number}: " + "the harbour wall " * 100 for number in range(40)))
     await world.extract("s1")
     assert len(world.extractor.read) > 3
     assert [turn.seq for talk in world.extractor.read for turn in talk.turns] == list(range(1, 41))
 
 
-async def test_tools_and_system_prompts_give_no_facts(world: World) -> None:
-    """Field cases 705 and 1202."""
+async def test_tool_results_and_system_prompts_give_no_facts(world: World) -> None:
+    """Users reported that system prompts and files read by a tool became memories."""
     await world.write(
         "s1",
         said("Be brief. -> Ana is brief.", role="system"),
@@ -115,7 +115,7 @@ async def test_tools_and_system_prompts_give_no_facts(world: World) -> None:
 
 
 @pytest.mark.parametrize(("error", "state"), [(ModelError("no"), "pending"), (ModelRefused("no"), "parked")])
-async def test_a_failure_stores_nothing_and_says_so(world: World, error: ModelError, state: str) -> None:
+async def test_failure_stores_nothing_and_is_reported(world: World, error: ModelError, state: str) -> None:
     async def fail() -> None:
         raise error
 
@@ -128,7 +128,7 @@ async def test_a_failure_stores_nothing_and_says_so(world: World, error: ModelEr
     assert status.reason is not None
 
 
-async def test_a_fact_saved_meanwhile_is_compared_again(world: World) -> None:
+async def test_fact_saved_during_extraction_is_compared(world: World) -> None:
     async def save() -> None:
         await world.save("Ana lives in Oslo.")
 
@@ -139,8 +139,8 @@ async def test_a_fact_saved_meanwhile_is_compared_again(world: World) -> None:
     assert len(world.rows(fact_sources)) == 1
 
 
-async def test_facts_that_move_during_the_comparison_are_compared_again(world: World) -> None:
-    """At once by two: what was near has changed when the verdicts are there, but only the change is asked about."""
+async def test_facts_that_change_during_the_comparison_are_compared_again(world: World) -> None:
+    """Only the changed facts are compared again, and the turns are not extracted again."""
     await world.save("Ana likes Oslo.")
 
     async def save_once() -> None:
@@ -155,8 +155,8 @@ async def test_facts_that_move_during_the_comparison_are_compared_again(world: W
     assert len(world.extractor.read) == 1
 
 
-async def test_a_turn_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
-    """Its place stays, so that only the epoch tells."""
+async def test_turn_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
+    """The erased turn keeps its number, so only the epoch shows the change."""
     await world.save("Ana likes Oslo.")
 
     async def forget() -> None:
@@ -170,9 +170,7 @@ async def test_a_turn_forgotten_during_the_comparison_gives_no_fact(world: World
     assert (await world.status("s1")).extracted_upto == 1
 
 
-async def test_who_lost_the_lease_during_the_comparison_stores_nothing(
-    world: World, make_world: Callable[..., World]
-) -> None:
+async def test_lease_lost_during_the_comparison_stores_nothing(world: World, make_world: Callable[..., World]) -> None:
     await world.save("Ana likes Oslo.")
     other = make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0)
 
@@ -190,7 +188,7 @@ async def test_who_lost_the_lease_during_the_comparison_stores_nothing(
     assert (await world.status("s1")).extracted_upto == 1
 
 
-async def test_what_is_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
+async def test_session_forgotten_during_the_comparison_gives_no_fact(world: World) -> None:
     await world.save("Ana likes Oslo.")
 
     async def forget() -> None:
@@ -202,7 +200,7 @@ async def test_what_is_forgotten_during_the_comparison_gives_no_fact(world: Worl
     assert world.facts() == ["Ana likes Oslo."]
 
 
-async def test_what_is_forgotten_meanwhile_gives_no_fact(world: World) -> None:
+async def test_session_forgotten_during_extraction_gives_no_fact(world: World) -> None:
     async def forget() -> None:
         await world.forget(session_id="s1")
 
@@ -213,7 +211,7 @@ async def test_what_is_forgotten_meanwhile_gives_no_fact(world: World) -> None:
     assert [row for row in world.rows(tasks) if row.kind == "extract"] == []
 
 
-async def test_a_fact_is_no_wider_than_the_turns_it_rests_on(world: World) -> None:
+async def test_fact_is_no_more_visible_than_its_turns(world: World) -> None:
     turn = said("I live in Oslo. -> Ana lives in Oslo.")
     await write_turns(world.service, world.caller, WriteRequest(session_id="s1", turns=[turn], visibility="session"))
     await world.extract("s1")
@@ -222,8 +220,8 @@ async def test_a_fact_is_no_wider_than_the_turns_it_rests_on(world: World) -> No
     assert (await world.recall("Oslo", session="s1")).facts != []
 
 
-async def test_a_quota_holds_for_what_a_model_draws(make_world: Callable[..., World]) -> None:
-    """The rest of the batch goes on, a known fact is still confirmed, and a counter tells what was not stored."""
+async def test_quota_applies_to_extracted_facts(make_world: Callable[..., World]) -> None:
+    """The rest of the batch continues, a known fact still gets its source, and a counter counts the refused facts."""
     world = make_world(
         extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0, max_facts_per_user=2
     )
@@ -238,16 +236,16 @@ async def test_a_quota_holds_for_what_a_model_draws(make_world: Callable[..., Wo
     assert counted == 2
 
 
-async def test_a_clock_that_was_never_set_stops_nothing(world: World) -> None:
-    """Nothing is before the first day of the calendar."""
+async def test_earliest_possible_date_is_accepted(world: World) -> None:
+    """The calendar has no day before it."""
     await world.write("s1", said("I ran yesterday. -> Ana ran yesterday.", created_at="0001-01-01T00:00:00Z"))
     await world.extract("s1")
     assert world.facts() == ["Ana ran yesterday."]
 
 
 @pytest.mark.parametrize("policy", ["derived", "off"])
-async def test_secrets_stay_out_of_facts_and_prompts(make_world: Callable[..., World], policy: str) -> None:
-    """Also where only the model's own words make one up; and with the policy off nothing is changed."""
+async def test_secrets_are_kept_out_of_facts_and_prompts(make_world: Callable[..., World], policy: str) -> None:
+    """Also a secret that appears only in the output of the model. With redaction off, nothing is changed."""
     world = make_world(extracts=True, token_budget=4000, compaction_trigger=0, compaction_target=0, redact=policy)
     await world.write("s1", "I paid by card 4111 1111 1111 1111. -> Ana paid by card 4111 1111 1111 1111.")
     await world.extract("s1")

@@ -1,4 +1,4 @@
-"""Digests: the oldest turns are folded down to the target, whole groups at a time, and nothing stale is ever stored."""
+"""Digests: the oldest turns are folded down to the target in whole groups, and outdated digests are never stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 def said(number: int) -> str:
-    """A turn of some ten tokens that tells which it is."""
+    """Return a turn of about ten tokens with this number."""
     return f"Remark {number} about the harbour and its walls."
 
 
@@ -45,20 +45,20 @@ def undigested(world: World) -> int:
     ("tokens", "target", "folded"),
     [
         pytest.param([10, 10, 10, 10], 20, [1, 2], id="down to the target"),
-        pytest.param([10, 10, 10, 10], 25, [1, 2], id="below it where groups do not fit exactly"),
+        pytest.param([10, 10, 10, 10], 25, [1, 2], id="below the target if groups do not fit exactly"),
         pytest.param([10, 10], 20, [], id="nothing at the target"),
-        pytest.param([10, 90], 20, [1], id="the newest stays though larger than the target"),
+        pytest.param([10, 90], 20, [1], id="the newest stays even if larger than the target"),
         pytest.param([90], 20, [], id="the only one stays"),
         pytest.param([], 20, [], id="no turns"),
-        pytest.param([fold.CALL_TOKENS, 10, 10, 10], 20, [1], id="one version takes about one call"),
+        pytest.param([fold.CALL_TOKENS, 10, 10, 10], 20, [1], id="one version uses about one call"),
     ],
 )
-def test_the_oldest_turns_are_chosen(tokens: list[int], target: int, folded: list[int]) -> None:
+def test_oldest_turns_are_chosen(tokens: list[int], target: int, folded: list[int]) -> None:
     outline = [turn(seq, count) for seq, count in enumerate(tokens, 1)]
     assert [chosen.seq for chosen in oldest_groups(outline, sum(tokens), target)] == folded
 
 
-def test_a_tool_call_stays_with_its_results() -> None:
+def test_tool_call_stays_with_its_results() -> None:
     outline = [
         turn(1, 10),
         turn(2, 10, kind="tool_call", role="assistant"),
@@ -68,7 +68,7 @@ def test_a_tool_call_stays_with_its_results() -> None:
     assert [chosen.seq for chosen in oldest_groups(outline, 40, 25)] == [1, 2, 3]
 
 
-def test_calls_are_bounded_and_lose_nothing() -> None:
+def test_model_calls_are_limited_and_lose_no_text() -> None:
     long = " ".join(f"word{number}" for number in range(20_000))
     said = [turn(1, 9, content="before"), turn(2, 9, content=long), turn(3, 9, content="after")]
     read = list(digest_turns(said, str))
@@ -79,7 +79,7 @@ def test_calls_are_bounded_and_lose_nothing() -> None:
     assert [piece.seq for call in calls for piece in call] == [1, *[2] * (len(read) - 2), 3]
 
 
-def test_a_summarizer_reads_only_what_was_said() -> None:
+def test_summarizer_reads_only_what_was_said() -> None:
     block = join_block([], ["- recalled"], [])
     picture = "data:image/png;base64," + "iVBO" * 100
     read = digest_turns(
@@ -101,7 +101,7 @@ async def test_nothing_is_folded_before_the_trigger(world: World) -> None:
     assert (await world.status("s1")).digested_upto == 0
 
 
-async def test_past_the_trigger_the_target_is_left(world: World) -> None:
+async def test_fold_past_the_trigger_leaves_the_target(world: World) -> None:
     await world.write("s1", *map(said, range(1, 13)))
     await world.settle()
     [digest] = world.rows(digests)
@@ -115,7 +115,8 @@ async def test_past_the_trigger_the_target_is_left(world: World) -> None:
 
 
 async def test_versions_form_a_chain_and_old_ones_stay(world: World) -> None:
-    """Field case 403: each version names its parent and its turns; the older ones are unchanged."""
+    """Users reported that an early rule was gone after compaction. Each version names its parent, and older ones
+    stay."""
     seen: list[Any] = []
     for start in (1, 13, 25):
         await world.write("s1", *map(said, range(start, start + 12)))
@@ -141,7 +142,7 @@ async def test_groups_are_not_split(world: World) -> None:
     assert world.rows(digests)[-1].upto_seq == 11
 
 
-async def test_the_newest_group_stays_however_large_and_the_work_ends(world: World) -> None:
+async def test_newest_group_stays_even_if_large_and_the_work_ends(world: World) -> None:
     await world.write("s1", said(1), " ".join(map(said, range(40))))
     await world.settle()
     assert world.rows(digests)[-1].upto_seq == 1
@@ -149,7 +150,7 @@ async def test_the_newest_group_stays_however_large_and_the_work_ends(world: Wor
     assert (await world.status("s1")).state == "idle"
 
 
-async def test_a_huge_turn_is_folded_in_pieces(world: World) -> None:
+async def test_huge_turn_is_folded_in_pieces(world: World) -> None:
     huge = " ".join(map(said, range(3_000)))
     await world.write("s1", huge, said(1), said(2))
     await world.settle()
@@ -158,14 +159,14 @@ async def test_a_huge_turn_is_folded_in_pieces(world: World) -> None:
     assert all(sum(count_tokens(piece.text) for piece in call) <= fold.CALL_TOKENS for call in world.summarizer.calls)
 
 
-async def test_a_long_backlog_takes_several_versions(world: World) -> None:
+async def test_long_backlog_gives_several_versions(world: World) -> None:
     await world.write("s1", *map(said, range(1_000)))
     await world.settle()
     assert len(world.rows(digests)) > 1
     assert undigested(world) <= world.service.settings.target
 
 
-async def test_nothing_is_stored_once_the_lease_is_lost_in_the_middle(world: World) -> None:
+async def test_fold_that_lost_its_lease_stores_nothing(world: World) -> None:
     await world.write("s1", *map(said, range(12)))
     stale = world.claim("fold")
 
@@ -179,8 +180,8 @@ async def test_nothing_is_stored_once_the_lease_is_lost_in_the_middle(world: Wor
     assert world.rows(digests) == []
 
 
-async def test_nothing_forgotten_is_stored(world: World) -> None:
-    """Field case 405: a fold that began before a forget ends after it."""
+async def test_turn_forgotten_during_a_fold_is_in_no_digest(world: World) -> None:
+    """Users reported that a background job wrote back an outdated copy. The fold starts before the forget."""
     await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *map(said, range(12)))
 
     async def forget_meanwhile() -> None:
@@ -195,8 +196,8 @@ async def test_nothing_forgotten_is_stored(world: World) -> None:
     assert said(0) in digest.text
 
 
-async def test_a_fact_saved_in_the_middle_is_there_after_it(world: World) -> None:
-    """Field case 405: the other half."""
+async def test_fact_saved_during_a_fold_remains(world: World) -> None:
+    """Users reported that a background job wrote back an outdated copy."""
 
     async def save_meanwhile() -> None:
         await world.save("The boat is blue.")
@@ -208,7 +209,7 @@ async def test_a_fact_saved_in_the_middle_is_there_after_it(world: World) -> Non
     assert world.found_by_word("boat") == [0]
 
 
-async def test_a_digest_that_moved_on_is_not_overwritten(world: World) -> None:
+async def test_digest_stored_during_a_fold_is_not_overwritten(world: World) -> None:
     await world.write("s1", *map(said, range(12)))
     claim = world.claim("fold")
     other = {"version": 1, "text": "theirs", "from_seq": 1, "upto_seq": 3, "covered_tokens": 1, "model": "m"}
@@ -223,7 +224,7 @@ async def test_a_digest_that_moved_on_is_not_overwritten(world: World) -> None:
     assert [row.text for row in world.rows(digests)] == ["theirs"]
 
 
-async def test_turns_that_come_in_the_middle_are_folded_too_when_they_pass_the_trigger(world: World) -> None:
+async def test_turns_written_during_a_fold_are_folded_past_the_trigger(world: World) -> None:
     async def write_meanwhile() -> None:
         if len(world.summarizer.calls) == 1:
             await world.write("s1", *map(said, range(12, 24)))
@@ -235,7 +236,7 @@ async def test_turns_that_come_in_the_middle_are_folded_too_when_they_pass_the_t
     assert world.task("s1", "fold").due_at is None
 
 
-async def test_turns_that_come_after_the_last_look_make_it_due_again(
+async def test_turns_written_at_the_end_of_a_fold_schedule_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.write("s1", *map(said, range(12)))
@@ -256,7 +257,7 @@ async def test_turns_that_come_after_the_last_look_make_it_due_again(
     assert len(world.rows(digests)) == 2
 
 
-async def test_a_forget_that_takes_a_digest_away_has_the_rest_folded_anew(world: World) -> None:
+async def test_forget_that_deletes_a_digest_folds_the_rest_again(world: World) -> None:
     await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *map(said, range(10)))
     await world.settle()
     assert "4711" in world.rows(digests)[-1].text
@@ -269,7 +270,7 @@ async def test_a_forget_that_takes_a_digest_away_has_the_rest_folded_anew(world:
     assert undigested(world) <= world.service.settings.target
 
 
-async def test_a_failed_fold_leaves_the_digest_as_it_was(world: World) -> None:
+async def test_failed_fold_leaves_the_digest_unchanged(world: World) -> None:
     async def fail() -> None:
         raise ModelError("overloaded")
 

@@ -1,4 +1,4 @@
-"""Turns and facts become findable: by words whatever the embedder does, by meaning once it has answered."""
+"""Turns and facts become searchable: by words even while the embedder fails, and by meaning once it answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def unreachable() -> None:
     raise ModelError("connection refused")
 
 
-async def test_one_run_gives_words_and_vectors(world: World) -> None:
+async def test_one_run_stores_words_and_vectors(world: World) -> None:
     await world.write("s1", "The ferry leaves at noon.", "Bring the tickets.")
     await world.settle()
     assert world.found_by_word("ferri") == [1]
@@ -41,7 +41,7 @@ async def test_one_run_gives_words_and_vectors(world: World) -> None:
     assert (status.indexed_upto, status.state) == (2, "idle")
 
 
-async def test_passages_carry_what_a_search_filters_by(world: World) -> None:
+async def test_passages_have_the_columns_for_filters(world: World) -> None:
     when = TurnIn(role="tool", name="clock", content="It is noon.", kind="tool_result")
     await world.write("s1", when)
     await world.settle()
@@ -79,7 +79,7 @@ async def test_vectors_follow_once_the_embedder_is_back(world: World) -> None:
 
 
 async def test_turns_without_words_are_skipped(world: World) -> None:
-    """Field case 904."""
+    """Users reported that one empty text broke the whole background job."""
     await world.write("s1", "...", TurnIn(role="system", content="Be brief."), "", "All is well.")
     await world.settle()
     assert world.with_vector() == [4]
@@ -87,7 +87,7 @@ async def test_turns_without_words_are_skipped(world: World) -> None:
     assert world.embedder.calls == [["user: All is well."]]
 
 
-async def test_long_sessions_go_in_batches(world: World) -> None:
+async def test_long_session_is_indexed_in_batches(world: World) -> None:
     count = consolidation.WORDS_AT_ONCE + consolidation.VECTORS_AT_ONCE
     await world.write("s1", *(f"Remark {number}." for number in range(count)))
     await world.settle()
@@ -96,13 +96,13 @@ async def test_long_sessions_go_in_batches(world: World) -> None:
     assert {len(call) for call in world.embedder.calls[:-1]} == {consolidation.VECTORS_AT_ONCE}
 
 
-async def test_a_word_repeated_beyond_a_smallint_is_counted_at_most(world: World) -> None:
+async def test_count_of_a_repeated_word_is_capped(world: World) -> None:
     await world.write("s1", "ha " * 80_000)
     await index_words(world.service, world.claim("index"))
     assert max(row.tf for row in world.rows(postings, term="ha")) == index.MAX_TF
 
 
-async def test_a_turn_written_while_words_are_stored_is_not_lost(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_written_while_words_are_stored_is_indexed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     await world.write("s1", "First.")
 
     def write_meanwhile(turn: AnyRow, redact: Redact) -> list[Passage]:
@@ -116,7 +116,7 @@ async def test_a_turn_written_while_words_are_stored_is_not_lost(world: World, m
     assert world.task("s1", "index").due_at is None
 
 
-async def test_a_turn_written_while_vectors_are_made_is_not_lost(world: World) -> None:
+async def test_turn_written_while_vectors_are_made_is_indexed(world: World) -> None:
     async def write_meanwhile() -> None:
         if len(world.embedder.calls) == 1:
             await world.write("s1", "Second.")
@@ -127,7 +127,7 @@ async def test_a_turn_written_while_vectors_are_made_is_not_lost(world: World) -
     assert world.with_vector() == [1, 2]
 
 
-async def test_nothing_is_stored_once_the_watermark_has_moved(world: World) -> None:
+async def test_moved_watermark_stores_nothing(world: World) -> None:
     await world.write("s1", "First.")
     claim = world.claim("index")
     world.write_sync(lambda c: tasks.advance(c, claim, 1))
@@ -136,7 +136,7 @@ async def test_nothing_is_stored_once_the_watermark_has_moved(world: World) -> N
     assert world.rows(passages) == []
 
 
-async def test_nothing_is_stored_once_the_lease_is_lost(world: World) -> None:
+async def test_lost_lease_stores_nothing(world: World) -> None:
     await world.write("s1", "First.")
     stale = world.claim("index")
     world.clock.advance(61)
@@ -146,8 +146,8 @@ async def test_nothing_is_stored_once_the_lease_is_lost(world: World) -> None:
     assert world.rows(passages) == []
 
 
-async def test_a_forget_while_vectors_are_made_leaves_nothing(world: World) -> None:
-    """Field case 405."""
+async def test_session_forgotten_while_vectors_are_made_is_not_indexed(world: World) -> None:
+    """Users reported that a background job wrote back an outdated copy."""
 
     async def forget_meanwhile() -> None:
         await world.forget(session_id="s1")
@@ -161,8 +161,10 @@ async def test_a_forget_while_vectors_are_made_leaves_nothing(world: World) -> N
     assert world.rows(postings) == []
 
 
-async def test_a_forget_while_words_are_cut_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Field case 405."""
+async def test_session_forgotten_while_words_are_split_is_not_indexed(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users reported that a background job wrote back an outdated copy."""
     await world.write("s1", "The code is 4711.")
 
     async def forget() -> None:
@@ -178,7 +180,7 @@ async def test_a_forget_while_words_are_cut_leaves_nothing(world: World, monkeyp
     assert world.rows(passages) == []
 
 
-async def test_facts_get_their_vectors_in_their_own_pool_and_in_the_shared_one(world: World) -> None:
+async def test_facts_get_vectors_in_their_own_and_in_the_shared_pool(world: World) -> None:
     await world.save("The boat is blue.")
     await world.save("The office closes at six.", shared=True)
     assert all(row.embedder is None for row in world.rows(passages))
@@ -193,7 +195,7 @@ async def test_facts_get_their_vectors_in_their_own_pool_and_in_the_shared_one(w
     ]
 
 
-async def test_a_change_without_a_new_text_asks_no_embedder_again(world: World) -> None:
+async def test_update_without_a_new_text_calls_no_embedder(world: World) -> None:
     saved = await world.save("Tea, not coffee.", expires_in_days=1)
     await world.settle()
     [before] = world.rows(passages)
@@ -207,8 +209,8 @@ async def test_a_change_without_a_new_text_asks_no_embedder_again(world: World) 
     assert world.found_by_word("tea") == [0]
 
 
-async def test_vectors_of_two_embedders_never_meet(world: World, make_world: Callable[..., World]) -> None:
-    """Field case 1006."""
+async def test_vectors_of_two_embedders_are_never_mixed(world: World, make_world: Callable[..., World]) -> None:
+    """Users reported crashes and meaningless results after a change of the embedding model."""
     await world.write("s1", "First.")
     await world.settle()
     other = make_world()
@@ -220,7 +222,7 @@ async def test_vectors_of_two_embedders_never_meet(world: World, make_world: Cal
     assert world.with_vector() == [1]
 
 
-async def test_a_pending_passage_that_its_turn_no_longer_has_is_dropped(world: World) -> None:
+async def test_pending_passage_without_its_text_is_dropped(world: World) -> None:
     await world.write("s1", "First.")
     await index_words(world.service, world.claim("index"))
     [known] = world.rows(passages)
@@ -230,7 +232,7 @@ async def test_a_pending_passage_that_its_turn_no_longer_has_is_dropped(world: W
     assert [(row.part, row.embedder) for row in world.rows(passages)] == [(0, "fake")]
 
 
-async def test_sources_are_removed_from_the_index_whole_or_by_turn(world: World) -> None:
+async def test_sources_are_removed_from_the_index_completely_or_by_turn(world: World) -> None:
     await world.write("s1", "The ferry.", "The harbour.")
     fact = await world.save("The office.", shared=True)
     await world.settle()
@@ -244,8 +246,8 @@ async def test_sources_are_removed_from_the_index_whole_or_by_turn(world: World)
     assert world.rows(postings) == []
 
 
-async def test_an_orphaned_task_ends(world: World) -> None:
-    """A session that has gone leaves nothing to do, and no worker going round in circles."""
+async def test_task_without_a_session_ends(world: World) -> None:
+    """A worker must not repeat work for a session that no longer exists."""
     await world.write("s1", "First.")
     await world.settle()
     lost = SimpleNamespace(owner=world.caller.owner, session=world.key("gone"))

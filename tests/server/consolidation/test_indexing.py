@@ -1,4 +1,4 @@
-"""What of a turn is searchable: what was really said, all of it, and nothing else."""
+"""Which text of a turn is searchable: everything that was said, and nothing else."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOON = datetime(2023, 3, 23, 12, tzinfo=UTC)
 
 @dataclass
 class Row:
-    """The columns that matter here."""
+    """The columns that the tests need."""
 
     content: str
     role: Role = "user"
@@ -25,7 +25,7 @@ class Row:
     utc_offset: int = 0
 
 
-def test_a_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
+def test_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
     [passage] = turn_passages(Row("I sold the boat, the old boat.", name="Ana"), str)
     assert passage.text == "Ana: I sold the boat, the old boat."
     assert passage.tf["boat"] == 2
@@ -34,12 +34,12 @@ def test_a_turn_is_indexed_with_its_day_and_embedded_with_its_speaker() -> None:
     assert (passage.part, passage.speaker) == (0, "Ana")
 
 
-def test_without_a_name_the_role_speaks() -> None:
+def test_role_is_the_speaker_if_there_is_no_name() -> None:
     [passage] = turn_passages(Row("Noted.", role="assistant"), str)
     assert passage.text == "assistant: Noted."
 
 
-def test_the_day_is_the_one_of_the_writer() -> None:
+def test_day_is_in_the_time_zone_of_the_writer() -> None:
     [passage] = turn_passages(Row("Good night.", created_at=int(NOON.timestamp()) * 1_000_000, utc_offset=13 * 60), str)
     assert "24" in passage.tf
 
@@ -47,8 +47,8 @@ def test_the_day_is_the_one_of_the_writer() -> None:
 @pytest.mark.parametrize(
     "content", ["", "   \n", "...", "-", "👍 !?", "A" * 5_000, "data:image/png;base64," + "iVBO" * 99]
 )
-def test_what_has_no_words_has_no_passages(content: str) -> None:
-    """Field case 904: an embedder that refuses such a text must not stop all others."""
+def test_turn_without_words_has_no_passages(content: str) -> None:
+    """Users reported that one empty text broke the whole background job."""
     assert turn_passages(Row(content), str) == []
 
 
@@ -56,7 +56,7 @@ def test_system_prompts_have_no_passages() -> None:
     assert turn_passages(Row("You are a helpful assistant.", role="system"), str) == []
 
 
-def test_recalled_memory_never_enters_again() -> None:
+def test_recalled_memory_is_not_indexed_again() -> None:
     block = join_block([], ["- [2023-03-23, user] The safe is behind the painting."], [])
     [passage] = turn_passages(Row(f"{block}\nWhere is the key?"), str)
     assert "safe" not in passage.tf
@@ -67,7 +67,7 @@ def test_encoded_data_is_dropped_and_the_words_around_it_stay() -> None:
     assert own_words("before " + "Zm9v" * 100 + " after", str).split() == ["before", "after"]
 
 
-def test_a_long_turn_has_parts() -> None:
+def test_long_turn_has_several_parts() -> None:
     sentences = [f"Point {number} concerns the harbour and its wall." for number in range(60)]
     passages = turn_passages(Row(" ".join(sentences), name="Ana"), str)
     assert [passage.part for passage in passages] == list(range(len(passages)))
@@ -75,14 +75,14 @@ def test_a_long_turn_has_parts() -> None:
     assert all(passage.text.startswith("Ana: ") for passage in passages)
 
 
-def test_of_the_longest_turns_every_word_is_found() -> None:
+def test_every_word_of_the_longest_turns_is_indexed() -> None:
     words = [f"w{number}x" for number in range(6_000)]
     passages = turn_passages(Row(" ".join(words)), str)
     assert len(passages) == 64
     assert set(words) <= {term for passage in passages for term in passage.tf}
 
 
-def test_a_fact_has_no_speaker_and_no_date() -> None:
+def test_fact_has_no_speaker_and_no_date() -> None:
     [passage] = fact_passages("The boat is sold.")
     assert passage.text == "The boat is sold."
     assert passage.speaker is None

@@ -1,4 +1,4 @@
-"""Rebuilding brings the same memory back, and nothing that was taken out of it."""
+"""Rebuilding restores the same memory, without anything that was removed from it."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LONG = [f"Remark {number} about the harbour and its walls." for number in range(
 
 
 def derived(world: World) -> list[list[tuple[Any, ...]]]:
-    """Everything that is made of turns and facts, and the facts."""
+    """Return the facts and everything that is derived from turns and facts."""
     return [[tuple(row) for row in world.rows(table)] for table in (passages, postings, digests, sessions, facts)]
 
 
-async def test_a_rebuild_makes_the_same_again(world: World) -> None:
+async def test_rebuild_restores_the_same_rows(world: World) -> None:
     await world.write("s1", *LONG)
     await world.write("s2", "The ferry leaves at noon.", "...", TurnIn(role="system", content="Be brief."))
     await world.save("The boat is blue.", pinned=True)
@@ -45,7 +45,7 @@ async def test_a_rebuild_makes_the_same_again(world: World) -> None:
     assert all(row.embedder == "fake" for row in world.rows(passages))
 
 
-async def test_what_was_superseded_or_forgotten_or_has_expired_does_not_come_back(world: World) -> None:
+async def test_superseded_forgotten_and_expired_content_does_not_return(world: World) -> None:
     await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *LONG)
     old = await world.save("The boat is blue.")
     gone = await world.save("The key is under the mat.")
@@ -63,7 +63,7 @@ async def test_what_was_superseded_or_forgotten_or_has_expired_does_not_come_bac
     assert {row.text for row in world.rows(facts)} >= {"The boat is blue.", "The boat is red."}
 
 
-async def test_a_rebuild_gives_parked_and_waiting_work_a_fresh_start(world: World) -> None:
+async def test_rebuild_restarts_parked_and_waiting_work(world: World) -> None:
     async def fail() -> None:
         raise ModelRefused("no")
 
@@ -76,7 +76,7 @@ async def test_a_rebuild_gives_parked_and_waiting_work_a_fresh_start(world: Worl
     assert (await world.status("s1")).state == "idle"
 
 
-async def test_work_under_way_is_void_after_a_rebuild(world: World) -> None:
+async def test_work_in_progress_is_void_after_a_rebuild(world: World) -> None:
     await world.write("s1", *LONG)
     claim = world.claim("fold")
 
@@ -90,14 +90,14 @@ async def test_work_under_way_is_void_after_a_rebuild(world: World) -> None:
     assert [row.version for row in world.rows(digests)] == [1]
 
 
-async def test_a_rebuild_makes_no_digest_where_none_is_wanted(world: World, make_world: Callable[..., World]) -> None:
+async def test_rebuild_makes_no_digest_if_digests_are_off(world: World, make_world: Callable[..., World]) -> None:
     await world.write("s1", *LONG)
     await world.settle()
     await rebuild(make_world(rolling_summary=False).service)
     assert world.rows(digests) == []
 
 
-async def test_progress_is_told(world: World) -> None:
+async def test_progress_is_reported(world: World) -> None:
     told: list[tuple[int, int]] = []
     await world.write("s1", "First.")
     await rebuild(world.service, lambda done, left: told.append((done, left)))
@@ -105,8 +105,8 @@ async def test_progress_is_told(world: World) -> None:
     assert told[-1] == (2, 0)
 
 
-async def test_another_embedder_takes_over_the_store(world: World, make_world: Callable[..., World]) -> None:
-    """Field case 1006: all vectors are the new one's, and the store says so."""
+async def test_reembed_replaces_all_vectors(world: World, make_world: Callable[..., World]) -> None:
+    """Users reported crashes and meaningless results after a change of the embedding model."""
     await world.write("s1", "First.", "Second.")
     await world.save("The boat is blue.")
     await world.settle()
@@ -121,14 +121,14 @@ async def test_another_embedder_takes_over_the_store(world: World, make_world: C
 
 
 class ThreeDimensions(FakeEmbedder):
-    """Gives vectors of another length."""
+    """Returns vectors of another length."""
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
         return np.ones((len(texts), 3), np.float32) / np.float32(3**0.5)
 
 
-async def test_who_still_has_the_old_embedder_finds_by_words(world: World, make_world: Callable[..., World]) -> None:
-    """Its query's vector compares with nothing any more."""
+async def test_process_with_the_old_embedder_finds_by_words(world: World, make_world: Callable[..., World]) -> None:
+    """The vector of its query can be compared with no stored vector."""
     await world.write("s1", "The ferry leaves at noon.")
     await world.settle()
     other = make_world()
@@ -138,14 +138,14 @@ async def test_who_still_has_the_old_embedder_finds_by_words(world: World, make_
     assert (found.text, found.score_parts.cosine) == ("The ferry leaves at noon.", None)
 
 
-async def test_vectors_that_are_right_already_are_kept(world: World) -> None:
+async def test_vectors_of_the_same_embedder_are_kept(world: World) -> None:
     await world.write("s1", "First.")
     await world.settle()
     await reembed(world.service)
     assert len(world.embedder.calls) == 1
 
 
-async def test_what_the_old_embedder_is_making_is_void(world: World, make_world: Callable[..., World]) -> None:
+async def test_vectors_in_progress_of_the_old_embedder_are_void(world: World, make_world: Callable[..., World]) -> None:
     await world.write("s1", "First.")
     await world.settle()
     await world.write("s1", "Second.")
@@ -162,7 +162,7 @@ async def test_what_the_old_embedder_is_making_is_void(world: World, make_world:
     assert {row.embedder for row in world.rows(passages)} == {"another"}
 
 
-async def test_a_reembed_that_was_broken_off_goes_on(world: World, make_world: Callable[..., World]) -> None:
+async def test_interrupted_reembed_continues(world: World, make_world: Callable[..., World]) -> None:
     async def fail() -> None:
         raise ModelError("not yet")
 
@@ -178,7 +178,7 @@ async def test_a_reembed_that_was_broken_off_goes_on(world: World, make_world: C
     assert [row.embedder for row in world.rows(passages)] == ["another"]
 
 
-async def test_only_parked_work_is_asked_for_again(world: World) -> None:
+async def test_only_parked_work_is_retried(world: World) -> None:
     async def fail() -> None:
         raise ModelRefused("no")
 

@@ -1,4 +1,4 @@
-"""What models may cost: charged before the call, corrected after it, and no more once a budget is spent."""
+"""The cost of models: charged before a call, corrected after it, and no calls once a budget is spent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LARGE: dict[str, Any] = {"token_budget": 4000, "compaction_trigger": 0, "compact
 
 @dataclass(frozen=True)
 class Work:
-    """What is done with a model, and what the scripted endpoint answers; it reports the words of that and one."""
+    """A use of the model, the reply of the scripted endpoint, and the tokens that the reply reports."""
 
     kind: TaskKind
     answer: Reply
@@ -61,13 +61,13 @@ def work(request: pytest.FixtureRequest) -> Work:
 
 @pytest.fixture
 def make_world(make_world: Worlds, work: Work) -> Worlds:
-    """Worlds that need the model for this work, and for no other."""
+    """Worlds that need the model for this work only."""
     return partial(make_world, **work.settings)
 
 
 @asynccontextmanager
 async def modelled(world: World, server: OpenAIServer, timeout: float = 30.0) -> AsyncGenerator[ChatModel]:  # noqa: ASYNC109 - of the model
-    """The world's digests and facts are by a model behind the server, under the world's budgets."""
+    """Give the world digests and facts by a model behind the server, within its budgets."""
     service = world.service
     meter = Spending(service.settings, service.database, service.metrics, world.clock)
     model = ChatModel("chat", redact=str, api_key="key", base_url=server.url, timeout=timeout, meter=meter)
@@ -79,7 +79,7 @@ async def modelled(world: World, server: OpenAIServer, timeout: float = 30.0) ->
 
 
 async def talk(world: World, session: str = "s1") -> None:
-    """A session whose work with the model is due."""
+    """Write a session for which work with the model is due."""
     await world.write(session, *TALK)
     if world.service.extractor is not None:
         await end_session(world.service, world.caller, session, 0)
@@ -93,7 +93,7 @@ def metric(world: World, name: str, **labels: str) -> float | None:
     return world.service.metrics.registry.get_sample_value(f"threefold_{name}_total", labels)
 
 
-async def test_a_call_costs_what_the_endpoint_reports(world: World, openai_server: OpenAIServer, work: Work) -> None:
+async def test_call_costs_what_the_endpoint_reports(world: World, openai_server: OpenAIServer, work: Work) -> None:
     openai_server.script(work.answer)
     async with modelled(world, openai_server):
         await talk(world)
@@ -103,9 +103,7 @@ async def test_a_call_costs_what_the_endpoint_reports(world: World, openai_serve
     assert metric(world, "model_tokens") == work.used
 
 
-async def test_a_call_that_fails_is_counted_and_stays_charged(
-    world: World, openai_server: OpenAIServer, work: Work
-) -> None:
+async def test_failed_call_is_counted_and_stays_charged(world: World, openai_server: OpenAIServer, work: Work) -> None:
     openai_server.script(error_reply(500), work.answer)
     async with modelled(world, openai_server):
         await talk(world)
@@ -126,7 +124,7 @@ async def test_a_call_that_fails_is_counted_and_stays_charged(
 @pytest.mark.parametrize(
     ("budget", "whose"), [({"model_tokens_per_day": 5}, "store"), ({"model_tokens_per_user_day": 5}, "user")]
 )
-async def test_a_spent_budget_waits_for_the_next_day(
+async def test_spent_budget_waits_for_the_next_day(
     make_world: Worlds, openai_server: OpenAIServer, budget: dict[str, int], whose: str, work: Work
 ) -> None:
     openai_server.otherwise = work.answer
@@ -150,9 +148,7 @@ async def test_a_spent_budget_waits_for_the_next_day(
     assert metric(world, "model_calls", outcome="over budget") == 1
 
 
-async def test_one_user_spends_no_budget_of_another(
-    make_world: Worlds, openai_server: OpenAIServer, work: Work
-) -> None:
+async def test_budgets_of_users_are_separate(make_world: Worlds, openai_server: OpenAIServer, work: Work) -> None:
     openai_server.otherwise = work.answer
     world = make_world(model_tokens_per_user_day=5)
     async with modelled(world, openai_server):
@@ -164,7 +160,7 @@ async def test_one_user_spends_no_budget_of_another(
     assert len(world.rows(work.table)) == 2
 
 
-async def test_a_rate_limit_waits_as_long_as_the_endpoint_asks(
+async def test_rate_limit_waits_as_long_as_the_endpoint_asks(
     world: World, openai_server: OpenAIServer, work: Work
 ) -> None:
     openai_server.script(error_reply(429, retry_after="120"), work.answer)
@@ -182,9 +178,7 @@ async def test_a_rate_limit_waits_as_long_as_the_endpoint_asks(
     assert len(world.rows(work.table)) == 1
 
 
-async def test_a_model_that_hangs_is_given_up_and_asked_again(
-    world: World, openai_server: OpenAIServer, work: Work
-) -> None:
+async def test_hanging_model_is_given_up_and_retried(world: World, openai_server: OpenAIServer, work: Work) -> None:
     openai_server.script(HANG, work.answer)
     async with modelled(world, openai_server, timeout=0.05):
         await talk(world)
@@ -199,8 +193,8 @@ async def test_a_model_that_hangs_is_given_up_and_asked_again(
     assert [row[:2] for row in used(world)] == [(2, 1)]
 
 
-async def test_a_refusal_is_parked_at_once_and_costs_one_call(world: World, openai_server: OpenAIServer) -> None:
-    """Field case 1002."""
+async def test_refusal_is_parked_at_once_after_one_call(world: World, openai_server: OpenAIServer) -> None:
+    """Users reported that refused requests were repeated for ever."""
     openai_server.script(error_reply(401))
     async with modelled(world, openai_server):
         await talk(world)
@@ -210,7 +204,7 @@ async def test_a_refusal_is_parked_at_once_and_costs_one_call(world: World, open
     assert "answered 401" in str(status.reason)
 
 
-async def test_a_hung_model_ends_with_its_lease(
+async def test_hanging_call_ends_when_its_lease_is_lost(
     world: World, openai_server: OpenAIServer, work: Work, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
@@ -226,7 +220,7 @@ async def test_a_hung_model_ends_with_its_lease(
 
 
 @pytest.mark.parametrize("work", [FOLD])
-async def test_vectors_of_an_endpoint_are_charged_in_the_background_only(
+async def test_vectors_of_an_endpoint_are_charged_only_in_the_background(
     world: World, openai_server: OpenAIServer
 ) -> None:
     service = world.service
@@ -243,7 +237,7 @@ async def test_vectors_of_an_endpoint_are_charged_in_the_background_only(
 
 
 @pytest.mark.parametrize("work", [FOLD])
-async def test_old_numbers_are_dropped(world: World) -> None:
+async def test_old_usage_is_deleted(world: World) -> None:
     await world.write("s1", "A remark.")
     limits = spending.Limits(None, None)
     charge: Any = spending.charge

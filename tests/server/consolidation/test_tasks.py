@@ -1,4 +1,4 @@
-"""Tasks as rows: due once, held by one, told to their session; and the list of what may look across owners."""
+"""Tasks as rows: each is due once and held by one worker, and the functions that read across owners are listed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CROSS_OWNER = {
 }
 
 
-def test_all_work_across_owners_is_known() -> None:
+def test_functions_across_owners_are_listed() -> None:
     public = inspect.getmembers(system, lambda item: inspect.isfunction(item) and item.__module__ == system.__name__)
     assert {name for name, _ in public if not name.startswith("_")} == CROSS_OWNER
 
@@ -67,7 +67,7 @@ def status(world: World, session: str, now: int) -> SessionStatus:
     return world.service.database.read_sync(world.caller.owner, read)
 
 
-async def test_the_longest_due_are_claimed_first_and_nobody_claims_them_again(world: World) -> None:
+async def test_longest_due_tasks_are_claimed_first_and_only_once(world: World) -> None:
     for number in range(5):
         await world.write(f"s{number}", "A remark.")
         world.clock.advance(1)
@@ -78,7 +78,7 @@ async def test_the_longest_due_are_claimed_first_and_nobody_claims_them_again(wo
     assert claim(world, index=9) == []
 
 
-async def test_each_kind_has_its_own_limit_and_its_time(world: World) -> None:
+async def test_each_kind_has_its_own_limit_and_due_time(world: World) -> None:
     await world.write("s1", "A remark.")
     schedule(world, "s1", "fold", world.clock.now + SECOND)
     assert [found.kind for found in claim(world, fold=1)] == []
@@ -86,7 +86,7 @@ async def test_each_kind_has_its_own_limit_and_its_time(world: World) -> None:
     assert [found.kind for found in claim(world, index=1, fold=1)] == ["index", "fold"]
 
 
-async def test_a_due_task_keeps_its_time_and_a_parked_one_stays_parked(world: World) -> None:
+async def test_due_task_keeps_its_time_and_parked_task_stays_parked(world: World) -> None:
     await world.write("s1", "A remark.")
     schedule(world, "s1", "index", START + 9)
     assert world.task("s1", "index").due_at == START
@@ -117,7 +117,7 @@ async def test_only_the_holder_changes_a_task(world: World) -> None:
     assert world.write_sync(lambda c: tasks.extend(c, held, START))
 
 
-async def test_the_status_of_a_session(world: World) -> None:
+async def test_status_of_a_session(world: World) -> None:
     await world.write("s1", "A remark.")
     assert status(world, "s1", START).state == "pending"
     [held] = claim(world, index=1)
@@ -134,20 +134,20 @@ async def test_the_status_of_a_session(world: World) -> None:
     assert (parked.state, parked.reason) == ("parked", "fold: policy")
 
 
-async def test_what_is_due_much_later_is_not_pending(world: World) -> None:
+async def test_task_due_much_later_is_not_pending(world: World) -> None:
     await world.write("s1", "A remark.")
     await world.settle()
     schedule(world, "s1", "extract", START + 300 * SECOND)
     assert status(world, "s1", START).state == "idle"
 
 
-async def test_a_session_nobody_wrote_is_idle(world: World) -> None:
+async def test_session_without_turns_is_idle(world: World) -> None:
     found = status(world, "s1", START)
     assert (found.state, found.indexed_upto, found.digested_upto, found.extracted_upto) == ("idle", 0, 0, 0)
 
 
-async def test_owners_are_kept_apart(world: World) -> None:
-    """A task is changed under its owner's scope, so a claim of someone else's subject reaches nothing."""
+async def test_tasks_are_changed_only_by_their_owner(world: World) -> None:
+    """A claim with another owner changes nothing, even if it has the subject and the lease."""
     await world.write("s1", "A remark.")
     [held] = claim(world, index=1)
     stranger = Claim(world.key("x"), held.subject, held.kind, held.upto, held.lease, held.erase_epoch)

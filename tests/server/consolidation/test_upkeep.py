@@ -1,4 +1,4 @@
-"""Housekeeping: what has expired goes, what is read often stays longer, and the gauges tell what is open."""
+"""Maintenance: expired data is deleted, facts that are read often live longer, and gauges count open tasks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def read(world: World, text: str, times: int) -> None:
     await flush_reads(world.service)
 
 
-async def test_expired_facts_go_with_their_words_and_pinned_ones_stay(world: World) -> None:
+async def test_expired_facts_are_deleted_with_their_index_and_pinned_ones_stay(world: World) -> None:
     await world.save("The parcel comes today.", expires_in_days=1)
     await world.save("The parcel was blue.", expires_in_days=1, pinned=True)
     await world.save("The office gets a parcel.", expires_in_days=1, shared=True)
@@ -50,7 +50,7 @@ async def test_expired_facts_go_with_their_words_and_pinned_ones_stay(world: Wor
     assert len(world.found_by_word("parcel")) == 2
 
 
-async def test_many_expired_facts_go_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_expired_facts_are_deleted_in_batches(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
     for number in range(5):
         await world.save(f"Remark {number}.", expires_in_days=1)
@@ -59,7 +59,7 @@ async def test_many_expired_facts_go_in_pieces(world: World, monkeypatch: pytest
     assert world.rows(facts) == []
 
 
-async def test_marks_of_erased_turns_go_after_their_time(world: World) -> None:
+async def test_ids_of_erased_turns_are_deleted_after_their_time(world: World) -> None:
     for mark, until_ in ((b"old", -1), (b"new", 1)):
         values = {"owner": world.caller.owner, "turn": mark, "until": world.clock.now + until_}
         world.write_sync(lambda c, values=values: c.execute(insert(erased_turns).values(values)))
@@ -86,7 +86,7 @@ async def test_open_tasks_are_counted_by_kind_and_state(world: World) -> None:
     assert (gauge("index", "running"), gauge("index", "due")) == (1, None)
 
 
-async def test_reads_are_added_up(world: World) -> None:
+async def test_reads_are_counted(world: World) -> None:
     await world.save("The boat is blue.")
     await world.save("The car is red.")
     await read(world, "The boat is blue.", 2)
@@ -96,7 +96,7 @@ async def test_reads_are_added_up(world: World) -> None:
     assert world.service.reads == {}
 
 
-async def test_a_fact_read_often_lives_once_longer(world: World) -> None:
+async def test_expiry_of_a_fact_read_often_is_extended_once(world: World) -> None:
     await world.save("The boat is blue.", expires_in_days=2)
     created = world.clock.now
     world.clock.advance(DAY)
@@ -112,7 +112,7 @@ async def test_a_fact_read_often_lives_once_longer(world: World) -> None:
 
 
 @pytest.mark.parametrize("options", [{"pinned": True, "expires_in_days": 2}, {}], ids=["pinned", "without expiry"])
-async def test_other_facts_keep_their_lifetime(world: World, options: dict[str, Any]) -> None:
+async def test_expiry_of_other_facts_is_unchanged(world: World, options: dict[str, Any]) -> None:
     await world.save("The boat is blue.", **options)
     before = fact_of(world, "The boat is blue.").expires_at
     await read(world, "The boat is blue.", 10)
@@ -120,7 +120,7 @@ async def test_other_facts_keep_their_lifetime(world: World, options: dict[str, 
     assert (after.expires_at, after.extended) == (before, False)
 
 
-async def test_what_has_expired_is_not_revived_by_late_counts(world: World) -> None:
+async def test_late_counts_do_not_revive_an_expired_fact(world: World) -> None:
     await world.save("The boat is blue.", expires_in_days=1)
     world.clock.advance(2 * DAY)
     await read(world, "The boat is blue.", 10)
@@ -136,8 +136,8 @@ async def test_counts_of_a_forgotten_fact_are_dropped(world: World) -> None:
     assert world.rows(facts) == []
 
 
-async def test_many_counts_go_in_pieces(world: World) -> None:
-    """All in one statement, 20,000 were refused by Postgres, kept for another try, and never written down."""
+async def test_many_counts_are_written_in_batches(world: World) -> None:
+    """In one statement, 20,000 counts were refused by Postgres, kept for another try, and never written."""
     world.service.reads.update({(uuid4(), uuid4()): 1 for _ in range(2 * AT_ONCE + 1)})
     assert [await flush_reads(world.service) for _ in range(3)] == [True, True, False]
     assert not world.service.reads
@@ -157,7 +157,7 @@ async def test_counts_survive_an_outage(world: World, monkeypatch: pytest.Monkey
     assert fact_of(world, "The boat is blue.").access_count == 3
 
 
-async def test_turns_older_than_the_store_keeps_them_go_as_by_a_forget(world: World) -> None:
+async def test_turns_past_the_retention_are_erased_as_by_a_forget(world: World) -> None:
     world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
     await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *["A remark. " * 5] * 12)
     await world.settle()
@@ -177,7 +177,9 @@ async def test_turns_older_than_the_store_keeps_them_go_as_by_a_forget(world: Wo
     assert len(world.rows(turns)) == 14
 
 
-async def test_many_old_turns_of_several_owners_go_in_pieces(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_old_turns_of_several_owners_are_erased_in_batches(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("threefold_server.consolidation.upkeep.AT_ONCE", 2)
     world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
     for user in ("ana", "ben"):
@@ -188,7 +190,7 @@ async def test_many_old_turns_of_several_owners_go_in_pieces(world: World, monke
     assert all(row.erased for row in world.rows(turns))
 
 
-async def test_a_fold_under_way_brings_no_retired_turn_back(world: World) -> None:
+async def test_fold_in_progress_brings_no_retired_turn_back(world: World) -> None:
     world.service.settings = world.service.settings.model_copy(update={"turn_retention_days": 30.0})
     await world.write("s1", "The code is 4711.", *["A remark. " * 5] * 12)
     claim = world.claim("fold")
@@ -203,14 +205,16 @@ async def test_a_fold_under_way_brings_no_retired_turn_back(world: World) -> Non
     assert world.rows(digests) == []
 
 
-async def test_without_a_retention_every_turn_stays(world: World) -> None:
+async def test_turns_without_a_retention_stay(world: World) -> None:
     await world.write("s1", "First.")
     world.clock.advance(10_000 * DAY)
     await retire_turns(world.service)
     assert [row.content for row in world.rows(turns)] == ["First."]
 
 
-async def test_idle_threads_go_in_pieces_once_they_are_old(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_threads_past_the_retention_are_deleted_in_batches(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("threefold_server.consolidation.upkeep.THREADS_AT_ONCE", 2)
 
     async def put(thread_id: str, checkpoint_id: str) -> None:
@@ -223,7 +227,7 @@ async def test_idle_threads_go_in_pieces_once_they_are_old(world: World, monkeyp
     await put("t0", "2")
     world.clock.advance(20 * DAY)
     await retire_threads(world.service)
-    assert len(world.rows(threads)) == 4  # unless the store says so, they stay
+    assert len(world.rows(threads)) == 4  # threads stay if the store has no retention
     world.service.settings = world.service.settings.model_copy(update={"thread_retention_days": 30.0})
     assert [await retire_threads(world.service) for _ in range(2)] == [True, False]
     assert [row.thread_id for row in world.rows(threads)] == ["t0"]
@@ -232,7 +236,7 @@ async def test_idle_threads_go_in_pieces_once_they_are_old(world: World, monkeyp
         await put("t1", "1")
 
 
-async def test_a_job_is_done_again_though_it_failed(world: World) -> None:
+async def test_failed_job_is_repeated(world: World) -> None:
     outcomes: list[Exception | bool] = [Unavailable("down"), ValueError("a bug"), False]
     done = anyio.Event()
 
@@ -250,7 +254,7 @@ async def test_a_job_is_done_again_though_it_failed(world: World) -> None:
         group.cancel_scope.cancel()
 
 
-async def test_a_job_with_more_to_do_does_not_wait(world: World) -> None:
+async def test_job_with_more_work_does_not_wait(world: World) -> None:
     done = anyio.Event()
     outcomes = [False, True]
 
@@ -266,7 +270,7 @@ async def test_a_job_with_more_to_do_does_not_wait(world: World) -> None:
         group.cancel_scope.cancel()
 
 
-async def test_a_cancel_waits_for_the_piece_in_hand(world: World) -> None:
+async def test_cancelling_waits_for_the_current_batch(world: World) -> None:
     begun, ended = anyio.Event(), anyio.Event()
 
     async def job(_: Service) -> None:
@@ -281,7 +285,7 @@ async def test_a_cancel_waits_for_the_piece_in_hand(world: World) -> None:
     assert ended.is_set()
 
 
-async def test_a_session_that_becomes_idle_is_folded_down_to_the_target(make_world: Callable[..., World]) -> None:
+async def test_idle_session_is_folded_down_to_the_target(make_world: Callable[..., World]) -> None:
     world = make_world(token_budget=100, idle_seconds=60)
     await world.write("s1", *(f"On day {number} Ana moved {number} boxes to the new house." for number in range(5)))
     await world.settle()

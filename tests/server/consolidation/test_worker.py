@@ -1,4 +1,4 @@
-"""The worker: what is due gets done once, whatever fails: a model, a worker, the database, or the code itself."""
+"""The worker: due work is done once, even if a model, a worker, the database or the code fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ LONG = [f"Remark {number} about the harbour and its walls." for number in range(
 
 
 def failing(*errors: Exception) -> Callable[[], Awaitable[None]]:
-    """What a model does that fails with each of these, and then works."""
+    """Return a model hook that raises these errors in order and then works."""
     left = list(errors)
 
     async def before() -> None:
@@ -61,7 +61,7 @@ class Gate:
 
 @asynccontextmanager
 async def working(world: World) -> AsyncGenerator[Worker]:
-    """A worker that runs until the end of the block."""
+    """Run a worker until the end of the block."""
     running = Worker(world.service)
     world.service.wake = running.wake
     async with anyio.create_task_group() as group:
@@ -72,7 +72,7 @@ async def working(world: World) -> AsyncGenerator[Worker]:
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the service logs, even where a test before has told it not to pass it on."""
+    """Records of the service, even if an earlier test turned propagation off."""
     monkeypatch.setattr(logging.getLogger("threefold"), "propagate", True)
     caplog.set_level(logging.INFO, "threefold")
     return caplog
@@ -100,21 +100,21 @@ def checked_out() -> Iterator[set[object]]:
     event.remove(Pool, "checkin", checkin)
 
 
-def test_retries_come_more_and_more_rarely_for_over_ten_minutes() -> None:
+def test_retry_delays_grow_and_last_over_ten_minutes() -> None:
     delays = [retry_delay(attempts, None) for attempts in range(1, MAX_ATTEMPTS)]
     assert delays == sorted(delays)
     assert delays[0] >= 5
     assert sum(delays) > 600
 
 
-def test_a_model_server_may_ask_for_a_longer_wait_within_reason() -> None:
+def test_retry_after_of_a_model_is_respected_up_to_a_limit() -> None:
     assert retry_delay(1, 90) == 90
     assert retry_delay(7, 1) > 300
     assert retry_delay(1, 1e9) == 3_600
 
 
 async def test_no_connection_is_held_during_a_model_call(world: World, checked_out: set[object]) -> None:
-    """Field case 1103: no transaction, no lock, no pool slot waits for a model."""
+    """Users reported that the service stalled when a model was slow. No transaction or connection waits for a model."""
     in_use: list[int] = []
 
     async def count() -> None:
@@ -128,8 +128,8 @@ async def test_no_connection_is_held_during_a_model_call(world: World, checked_o
     assert in_use == [0, 0]
 
 
-async def test_a_rate_limit_of_ten_minutes_parks_nothing(world: World) -> None:
-    """Field case 1002."""
+async def test_rate_limit_of_ten_minutes_parks_nothing(world: World) -> None:
+    """Users reported that one hour without quota marked 4,013 memories as failed for ever."""
 
     async def limited() -> None:
         if world.clock.now < START + 600 * SECOND:
@@ -143,8 +143,8 @@ async def test_a_rate_limit_of_ten_minutes_parks_nothing(world: World) -> None:
     assert [row.parked for row in world.rows(tasks) if row.parked] == []
 
 
-async def test_what_always_fails_is_tried_a_bounded_number_of_times(world: World) -> None:
-    """Field case 1003: growing gaps, then parked with the reason; the others proceed."""
+async def test_task_that_always_fails_is_parked_after_a_limited_number_of_tries(world: World) -> None:
+    """Users reported that one bad message was sent again every 2 s, for $200 in one night. Other tasks continue."""
     attempts: list[int] = []
 
     async def poisoned() -> None:
@@ -166,8 +166,8 @@ async def test_what_always_fails_is_tried_a_bounded_number_of_times(world: World
     assert failures.labels("embed", "false")._value.get() == MAX_ATTEMPTS  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: World) -> None:
-    """Field case 1002: one try, the reason, and a way back."""
+async def test_refusal_is_parked_at_once_and_can_be_retried(world: World) -> None:
+    """Users reported that temporary and permanent errors were not told apart."""
     world.embedder.before = failing(ModelRefused("policy"))
     await world.write("s1", "First.")
     await world.settle()
@@ -183,8 +183,8 @@ async def test_a_refusal_is_parked_at_once_and_can_be_asked_for_again(world: Wor
 
 
 @pytest.mark.parametrize("reason", ["half an emoji \ud83d", "a NUL \x00"])
-async def test_a_reason_that_no_database_can_hold_stops_nothing(world: World, reason: str) -> None:
-    """A model's server wrote it: unstored, it would end the work on everything else."""
+async def test_reason_that_no_database_can_store_is_cleaned(world: World, reason: str) -> None:
+    """The reason comes from the model server. If it could not be stored, all other work would stop."""
     world.embedder.before = failing(ModelRefused(reason))
     await world.write("s1", "First.")
     await world.settle()
@@ -194,8 +194,8 @@ async def test_a_reason_that_no_database_can_hold_stops_nothing(world: World, re
     assert len(world.with_vector()) == 1
 
 
-async def test_progress_makes_earlier_failures_void(world: World) -> None:
-    """What moves on, however slowly, is not given up: of two batches, each comes after seven failures."""
+async def test_progress_resets_the_number_of_failures(world: World) -> None:
+    """Slow progress is not given up: each of two batches succeeds after seven failures."""
     attempts: list[str] = []
 
     async def seldom() -> None:
@@ -211,7 +211,9 @@ async def test_progress_makes_earlier_failures_void(world: World) -> None:
     assert world.task("s1", "embed").attempts == 0
 
 
-async def test_a_bug_is_logged_by_type_and_place_and_stops_nothing(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_bug_is_logged_by_type_and_line_and_stops_no_other_work(
+    world: World, log: pytest.LogCaptureFixture
+) -> None:
     world.embedder.before = failing(ValueError("the code is 4711"))
     await world.write("s1", "First.")
     await world.write("s2", "Second.")
@@ -226,7 +228,7 @@ async def test_a_bug_is_logged_by_type_and_place_and_stops_nothing(world: World,
     assert len(world.with_vector()) == 2
 
 
-async def test_the_work_of_a_killed_worker_is_taken_over_once_its_lease_ends(world: World) -> None:
+async def test_work_of_a_killed_worker_is_taken_over_after_its_lease(world: World) -> None:
     await world.write("s1", "First.")
     world.claim("index")
     world.clock.advance(59)
@@ -250,8 +252,8 @@ async def test_two_workers_do_each_task_once(world: World, make_world: Callable[
     assert [row for row in world.rows(tasks) if row.due_at or row.lease or row.parked] == []
 
 
-async def test_a_slow_summarizer_delays_no_indexing(make_world: Callable[..., World]) -> None:
-    """Field case 1103, with the smallest number of slots."""
+async def test_slow_summarizer_delays_no_indexing(make_world: Callable[..., World]) -> None:
+    """Users reported that the service stalled when a model was slow. With the smallest number of slots."""
     world, gate = make_world(consolidators=1), Gate()
     world.summarizer.before = gate.before
     async with working(world):
@@ -265,7 +267,7 @@ async def test_a_slow_summarizer_delays_no_indexing(make_world: Callable[..., Wo
     assert len(world.rows(digests)) == 1
 
 
-async def test_a_saved_fact_wakes_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_saved_fact_wakes_the_worker(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 3_600)
     async with working(world):
         for number in range(1, 4):
@@ -273,7 +275,7 @@ async def test_a_saved_fact_wakes_the_worker(world: World, monkeypatch: pytest.M
             await until(lambda number=number: len(world.with_vector()) == number)
 
 
-async def test_what_other_processes_write_is_found(
+async def test_turns_written_by_other_processes_are_found(
     world: World, make_world: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.01)
@@ -297,7 +299,7 @@ async def test_many_writers_of_one_session_lose_nothing(world: World) -> None:
     assert [row.parked for row in world.rows(tasks) if row.parked] == []
 
 
-async def test_a_stop_ends_what_is_in_flight_and_claims_nothing_more(make_world: Callable[..., World]) -> None:
+async def test_stop_finishes_the_current_work_and_claims_no_more(make_world: Callable[..., World]) -> None:
     world, gate = make_world(consolidators=1), Gate()
     world.embedder.before = gate.before
     async with working(world) as running:
@@ -310,7 +312,7 @@ async def test_a_stop_ends_what_is_in_flight_and_claims_nothing_more(make_world:
     assert world.task("s2", "index").due_at == world.clock.now
 
 
-async def test_a_cancel_ends_what_is_in_flight_too(world: World) -> None:
+async def test_cancelling_finishes_the_current_work(world: World) -> None:
     gate, scope = Gate(), anyio.CancelScope()
     world.embedder.before = gate.before
     await world.write("s1", "First.")
@@ -327,7 +329,7 @@ async def test_a_cancel_ends_what_is_in_flight_too(world: World) -> None:
     assert world.with_vector() == [1]
 
 
-async def test_what_takes_too_long_to_end_is_given_back(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_work_that_exceeds_the_grace_period_is_released(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "GRACE_SECONDS", 0)
     gate = Gate()
     world.embedder.before = gate.before
@@ -339,7 +341,7 @@ async def test_what_takes_too_long_to_end_is_given_back(world: World, monkeypatc
     assert world.with_vector() == []
 
 
-async def test_a_lease_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lease_is_extended_during_a_call(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
     gate = Gate()
     world.embedder.before = gate.before
@@ -352,9 +354,7 @@ async def test_a_lease_is_kept_alive(world: World, monkeypatch: pytest.MonkeyPat
     assert world.with_vector() == [1]
 
 
-async def test_a_lost_lease_ends_the_call_and_leaves_the_new_holder_alone(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_lost_lease_ends_the_call_and_keeps_the_new_holder(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "HEARTBEAT_SECONDS", 0.005)
     gate, thief = Gate(), uuid4()
     world.embedder.before = gate.before
@@ -367,7 +367,7 @@ async def test_a_lost_lease_ends_the_call_and_leaves_the_new_holder_alone(
     assert world.with_vector() == []
 
 
-async def test_a_lost_lease_is_no_failure(world: World, log: pytest.LogCaptureFixture) -> None:
+async def test_lost_lease_is_not_logged_as_a_failure(world: World, log: pytest.LogCaptureFixture) -> None:
     async def forget() -> None:
         world.embedder.before = failing()
         await world.forget(session_id="s1")
@@ -379,7 +379,7 @@ async def test_a_lost_lease_is_no_failure(world: World, log: pytest.LogCaptureFi
     assert [record.message for record in log.records if record.levelno > logging.INFO] == []
 
 
-async def test_the_worker_outlives_the_database(
+async def test_worker_survives_a_restart_of_the_database(
     own_postgres: OwnPostgres, log: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "POLL_SECONDS", 0.02)
@@ -408,7 +408,9 @@ def answers(world: World) -> bool:
     return True
 
 
-async def test_what_becomes_due_while_it_looks_is_done_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_task_that_becomes_due_during_the_last_look_is_done(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     idle, database = Worker(world.service), world.service.database
     world.service.wake = idle.wake
     write = database.write
@@ -426,7 +428,7 @@ async def test_what_becomes_due_while_it_looks_is_done_too(world: World, monkeyp
     assert world.with_vector() == [1]
 
 
-async def test_progress_is_told(world: World) -> None:
+async def test_progress_is_reported(world: World) -> None:
     told: list[tuple[int, int]] = []
     await world.write("s1", "First.")
     await world.write("s2", "Second.")
@@ -436,7 +438,7 @@ async def test_progress_is_told(world: World) -> None:
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 
-async def test_a_serving_process_does_the_work_and_writes_down_its_reads(world: World) -> None:
+async def test_serving_process_works_and_writes_its_read_counts(world: World) -> None:
     saved = await world.save("The boat is blue.")
     [fact] = world.rows(facts)
     async with run_workers(world.service):
@@ -447,7 +449,7 @@ async def test_a_serving_process_does_the_work_and_writes_down_its_reads(world: 
     assert world.rows(facts)[0].access_count == 3
 
 
-async def test_a_process_that_only_serves_claims_nothing(make_world: Callable[..., World]) -> None:
+async def test_process_without_consolidation_claims_nothing(make_world: Callable[..., World]) -> None:
     world = make_world(consolidate=False)
     await world.save("The boat is blue.")
     [fact] = world.rows(facts)

@@ -1,4 +1,4 @@
-"""Items found by meaning, and their time to live: where a clock or a model has to obey the test. On both databases."""
+"""Items found by meaning, and their time to live, with a controlled clock and model. On both databases."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def fail() -> None:
     raise ModelError("no answer")
 
 
-async def test_the_nearest_comes_first_with_its_score(world: World) -> None:
+async def test_nearest_item_is_first_with_its_score(world: World) -> None:
     await put(world, "train", {"text": "the evening train to Bern is late"})
     await put(world, "soup", {"text": "pumpkin soup with ginger"})
     found = await search(world, query="pumpkin soup with ginger", limit=5)
@@ -72,7 +72,7 @@ async def test_the_nearest_comes_first_with_its_score(world: World) -> None:
     assert [item.score for item in await search(world, query="")] == [None, None]
 
 
-async def test_only_the_indexed_fields_count_and_the_best_of_them(world: World) -> None:
+async def test_only_indexed_fields_count_and_the_best_of_them(world: World) -> None:
     await put(world, "a", {"title": "pumpkin soup", "body": "trains"}, index=["title", "body"])
     await put(world, "b", {"title": "pumpkin soup", "body": "trains"}, index=["body"])
     await put(world, "c", {"title": "pumpkin soup"}, index=False)
@@ -82,7 +82,7 @@ async def test_only_the_indexed_fields_count_and_the_best_of_them(world: World) 
 
 
 async def test_every_write_replaces_the_vectors(world: World) -> None:
-    """Field case 1114: elsewhere an item that is not indexed any more was still found by what it had said before."""
+    """Users reported that an updated item was still found by its old text."""
     await put(world, "k", {"text": "pumpkin soup", "other": "trains"})
     await put(world, "k", {"text": "pumpkin soup", "other": "trains"}, index=["other"])
     [item] = await search(world, query="trains")
@@ -94,8 +94,8 @@ async def test_every_write_replaces_the_vectors(world: World) -> None:
     assert world.rows(passages) == world.rows(items) == []
 
 
-async def test_a_ranked_search_pages_through_everything(world: World) -> None:
-    """Field: candidates cut before the offset left deep pages empty."""
+async def test_ranked_search_pages_through_everything(world: World) -> None:
+    """Users reported empty pages, because candidates were cut before the offset."""
     await ask(world, *(put_op(f"{n:02}", {"text": "tea " * n}) for n in range(1, 31)))
     whole = await nearest(world, "tea", limit=100)
     assert len(whole) == 30
@@ -105,7 +105,7 @@ async def test_a_ranked_search_pages_through_everything(world: World) -> None:
 
 
 @pytest.mark.parametrize("trouble", [fail, anyio.sleep_forever])
-async def test_an_embedder_that_fails_or_hangs_loses_no_item(
+async def test_failing_or_hanging_embedder_loses_no_item(
     world: World, trouble: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("threefold_server.items.ONE_SECONDS", 0.01)
@@ -121,12 +121,12 @@ async def test_an_embedder_that_fails_or_hangs_loses_no_item(
     assert await nearest(world, "pumpkin soup") == ["k"]
 
 
-async def test_what_is_embedded_late_is_what_was_written_last(world: World) -> None:
+async def test_late_embedding_uses_the_last_value(world: World) -> None:
     world.embedder.before = fail
     await put(world, "k", {"text": "pumpkin soup"}, index=["text"])
 
     async def rewrite() -> None:
-        """While a worker embeds the first value, the second is written, and it fails as well."""
+        """Write the second value while a worker embeds the first, and let that embedding fail as well."""
         if len(world.embedder.calls) == before + 1:
             await put(world, "k", {"text": "trains"}, index=["text"])
         if len(world.embedder.calls) == before + 2:
@@ -152,7 +152,7 @@ async def test_vectors_of_another_embedder_wait_for_a_reembed(world: World, make
     assert {row.embedder for row in other.rows(passages)} == {"other"}
 
 
-async def test_a_rebuild_indexes_items_again(world: World) -> None:
+async def test_rebuild_indexes_items_again(world: World) -> None:
     await put(world, "k", {"text": "pumpkin soup", "other": "trains"}, index=["text"])
     await put(world, "none", {"text": "pumpkin soup"}, index=False)
     await rebuild(world.service)
@@ -160,12 +160,12 @@ async def test_a_rebuild_indexes_items_again(world: World) -> None:
     assert len(world.rows(passages)) == 1
 
 
-async def test_the_store_belongs_to_the_embedder_of_its_first_item(world: World) -> None:
+async def test_first_item_sets_the_embedder_of_the_store(world: World) -> None:
     await put(world, "k", {"text": "pumpkin soup"})
     assert [row.value for row in world.rows(store, name="embedder")] == ["fake"]
 
 
-async def test_an_item_is_gone_the_moment_its_time_is_over(world: World) -> None:
+async def test_item_is_gone_exactly_when_it_expires(world: World) -> None:
     await put(world, "short", {"text": "tea"}, ttl=1.5)
     await put(world, "long", {"text": "tea"})
     world.clock.advance(1.5 * MINUTE - 0.000_001)
@@ -176,7 +176,7 @@ async def test_an_item_is_gone_the_moment_its_time_is_over(world: World) -> None
     assert await ask(world, {"op": "list_namespaces"}) == [OpResult(namespaces=[list(NS)])]
 
 
-async def test_reading_starts_the_time_anew_unless_asked_not_to(world: World) -> None:
+async def test_reading_refreshes_the_ttl_unless_turned_off(world: World) -> None:
     await put(world, "k", {"text": "tea"}, ttl=0.75)
     for read in (get(world, "k"), search(world), search(world, query="tea"), search(world, filter={"text": "tea"})):
         world.clock.advance(40)
@@ -189,7 +189,7 @@ async def test_reading_starts_the_time_anew_unless_asked_not_to(world: World) ->
     assert await get(world, "k") is None
 
 
-async def test_a_read_in_a_batch_that_writes_starts_it_anew_too(world: World) -> None:
+async def test_reading_in_a_batch_with_writes_refreshes_the_ttl(world: World) -> None:
     await put(world, "k", ttl=1)
     world.clock.advance(40)
     await ask(world, get_op("k"), put_op("other"))
@@ -197,14 +197,14 @@ async def test_a_read_in_a_batch_that_writes_starts_it_anew_too(world: World) ->
     assert await get(world, "k") is not None
 
 
-async def test_a_write_without_a_time_to_live_ends_the_old_one(world: World) -> None:
+async def test_write_without_a_ttl_removes_the_old_one(world: World) -> None:
     await put(world, "k", ttl=1)
     await put(world, "k")
     world.clock.advance(1_000 * MINUTE)
     assert await get(world, "k") is not None
 
 
-async def test_what_has_expired_and_is_written_again_is_new(world: World) -> None:
+async def test_expired_item_that_is_written_again_is_new(world: World) -> None:
     await put(world, "k", ttl=1)
     world.clock.advance(2 * MINUTE)
     await put(world, "k", ttl=1)
@@ -213,7 +213,7 @@ async def test_what_has_expired_and_is_written_again_is_new(world: World) -> Non
     assert item.created_at == item.updated_at
 
 
-async def test_the_sweeper_deletes_what_has_expired_and_nothing_else(world: World) -> None:
+async def test_sweeper_deletes_only_expired_items(world: World) -> None:
     await put(world, "gone", {"text": "tea"}, ttl=1)
     await put(world, "kept", {"text": "tea"}, ttl=5)
     world.clock.advance(2 * MINUTE)
@@ -222,12 +222,12 @@ async def test_the_sweeper_deletes_what_has_expired_and_nothing_else(world: Worl
     assert len(world.rows(passages)) == 1
 
 
-async def test_a_fraction_of_a_minute_is_kept(world: World) -> None:
+async def test_fraction_of_a_minute_is_kept(world: World) -> None:
     await put(world, "k", ttl=0.01)
     assert [(row.ttl, row.expires_at - world.clock.now) for row in world.rows(items)] == [(0.01, 0.6 * SECOND)]
 
 
-async def test_items_written_at_one_moment_have_an_order(world: World) -> None:
+async def test_items_of_the_same_time_are_ordered_by_key(world: World) -> None:
     await ask(world, put_op("c"), put_op("a"), put_op("b"))
     assert [item.key for item in await search(world)] == ["a", "b", "c"]
     world.clock.advance(1)
@@ -235,12 +235,12 @@ async def test_items_written_at_one_moment_have_an_order(world: World) -> None:
     assert [item.key for item in await search(world)] == ["c", "a", "b"]
 
 
-async def test_what_an_agent_holds_for_all_goes_when_it_forgets_on_its_own(world: World) -> None:
+async def test_items_of_an_agent_are_deleted_when_the_agent_forgets_for_itself(world: World) -> None:
     request = ItemsRequest.model_validate({"scope": "agent", "ops": [put_op("k", {"text": "tea"})]})
     await run_items(world.service, world.caller, request)
     own = replace(world.caller, user=None)
     [seen] = (await run_items(world.service, own, ItemsRequest.model_validate({"ops": [get_op("k")]}))).results
-    assert seen.item is None  # what it keeps for itself is another place
+    assert seen.item is None  # its own items are separate from those for all users
     receipt = await forget(world.service, own, ForgetRequest(level="agent"))
     assert (receipt.counts["items"], receipt.not_covered) == (1, [])
     assert world.rows(items) == world.rows(passages) == []

@@ -1,4 +1,4 @@
-"""Items through the contract: places, order, filters, namespaces. On both databases."""
+"""Items through the contract: namespaces, order, filters. On both databases."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def one(memory: MemoryClient, op: dict[str, Any]) -> OpResult:
 
 
 def found(memory: MemoryClient, *prefix: str, **more: Any) -> list[str]:
-    """The keys that a search finds, in its order."""
+    """Return the keys that a search finds, in order."""
     return [item.key for item in one(memory, search(*prefix, **more)).items]
 
 
 def listed(memory: MemoryClient, **more: Any) -> list[str]:
-    """Namespaces as `a/b`."""
+    """Return namespaces in the form `a/b`."""
     return ["/".join(labels) for labels in one(memory, namespaces(**more)).namespaces]
 
 
@@ -49,7 +49,7 @@ def stored(memory: MemoryClient, namespace: Sequence[str], key: str) -> Item | N
     return one(memory, get(namespace, key)).item
 
 
-def test_a_value_comes_back_as_it_was(memory: MemoryClient) -> None:
+def test_value_is_returned_unchanged(memory: MemoryClient) -> None:
     value: dict[str, Any] = {
         "n": 2**70,
         "f": 0.1,
@@ -67,7 +67,7 @@ def test_a_value_comes_back_as_it_was(memory: MemoryClient) -> None:
     assert stored(memory, ["a"], "k") is None
 
 
-def test_results_stand_in_the_order_of_the_operations(memory: MemoryClient) -> None:
+def test_results_are_in_the_order_of_the_operations(memory: MemoryClient) -> None:
     memory.items_batch([put(["a"], "x", {"v": 1})])
     results = memory.items_batch(
         [get(["a"], "x"), put(["a"], "y"), search("a"), namespaces(), {"op": "delete", "namespace": ["a"], "key": "z"}]
@@ -78,7 +78,7 @@ def test_results_stand_in_the_order_of_the_operations(memory: MemoryClient) -> N
     assert memory.items_batch([]).results == []
 
 
-def test_reads_see_what_was_there_before_the_writes_of_their_batch(memory: MemoryClient) -> None:
+def test_reads_of_a_batch_see_the_state_before_its_writes(memory: MemoryClient) -> None:
     memory.items_batch([put(["a"], "k", {"v": 1})])
     first, _, second, listing = memory.items_batch(
         [get(["a"], "k"), put(["a"], "k", {"v": 2}), get(["a"], "k"), search("a")]
@@ -87,7 +87,7 @@ def test_reads_see_what_was_there_before_the_writes_of_their_batch(memory: Memor
     assert [item.value for item in listing.items] == [{"v": 1}]
 
 
-def test_of_several_writes_of_one_key_the_last_counts(memory: MemoryClient) -> None:
+def test_last_write_of_a_key_in_a_batch_wins(memory: MemoryClient) -> None:
     gone = {"op": "delete", "namespace": ["a"], "key": "gone"}
     back = {"op": "delete", "namespace": ["a"], "key": "back"}
     memory.items_batch(
@@ -99,7 +99,7 @@ def test_of_several_writes_of_one_key_the_last_counts(memory: MemoryClient) -> N
     assert sorted(found(memory, "a")) == ["back", "k"]
 
 
-def test_a_write_keeps_the_time_of_making_and_a_delete_ends_it(memory: MemoryClient) -> None:
+def test_write_keeps_the_creation_time_until_a_delete(memory: MemoryClient) -> None:
     memory.items_batch([put(["a"], "k", {"v": 1})])
     first = stored(memory, ["a"], "k")
     memory.items_batch([put(["a"], "k", {"v": 2})])
@@ -114,8 +114,8 @@ def test_a_write_keeps_the_time_of_making_and_a_delete_ends_it(memory: MemoryCli
     assert first.created_at == second.created_at < second.updated_at < third.created_at
 
 
-def test_a_prefix_is_whole_labels_taken_literally(memory: MemoryClient) -> None:
-    """Raw patterns leaked the rows of siblings and of other users in other stores."""
+def test_prefix_matches_whole_labels_literally(memory: MemoryClient) -> None:
+    """Users of other stores reported that patterns matched rows of other namespaces and users."""
     places = ["foo", "foobar", "FOO", "fo_", "f%", "*", "foo.bar", "a b", "ü", "日本", "\\", "'", '"', "x/y", "-1"]
     memory.items_batch([put([place, "below"], f"in {place}") for place in places])
     for place in places:
@@ -125,7 +125,7 @@ def test_a_prefix_is_whole_labels_taken_literally(memory: MemoryClient) -> None:
     assert sorted(found(memory, limit=100)) == sorted(f"in {place}" for place in places)
 
 
-def test_labels_never_run_into_each_other(memory: MemoryClient) -> None:
+def test_labels_are_never_joined(memory: MemoryClient) -> None:
     memory.items_batch([put(["a", "bc"], "1"), put(["ab", "c"], "2"), put(["a", "b", "c"], "3"), put(["abc"], "4")])
     assert found(memory, "a", "bc") == ["1"]
     assert found(memory, "ab") == ["2"]
@@ -133,7 +133,7 @@ def test_labels_never_run_into_each_other(memory: MemoryClient) -> None:
     assert listed(memory) == ["a/b/c", "a/bc", "ab/c", "abc"]
 
 
-def test_without_a_query_the_newest_come_first_and_pages_are_stable(memory: MemoryClient) -> None:
+def test_search_without_a_query_is_newest_first_and_pages_are_stable(memory: MemoryClient) -> None:
     for number in range(7):
         memory.items_batch([put(["a"], f"k{number}", {"n": number})])
     memory.items_batch([put(["a"], "k2", {"n": 2})])
@@ -149,16 +149,16 @@ def test_without_a_query_the_newest_come_first_and_pages_are_stable(memory: Memo
     assert found(memory, "a", offset=100) == []
 
 
-def test_a_filter_goes_before_the_page(memory: MemoryClient) -> None:
+def test_filter_applies_before_the_page(memory: MemoryClient) -> None:
     memory.items_batch([put(["a"], f"{n:03}", {"n": n, "even": n % 2 == 0} if n else {}) for n in range(500)])
     assert found(memory, "a", filter={"even": True, "n": {"$gte": 490}}) == ["490", "492", "494", "496", "498"]
     assert found(memory, "a", filter={"even": True}, limit=3, offset=200) == ["402", "404", "406"]
-    assert found(memory, "a", filter={"n": {"$ne": 1}}, limit=2, offset=496) == ["498", "499"]  # one lacks the field
+    assert found(memory, "a", filter={"n": {"$ne": 1}}, limit=2, offset=496) == ["498", "499"]  # item 0 lacks the field
     with pytest.raises(InvalidRequest, match=r"\$in"):
         found(memory, "a", filter={"n": {"$in": [1]}})
 
 
-def test_namespaces_are_listed_by_their_beginning_end_and_depth(memory: MemoryClient) -> None:
+def test_namespaces_are_listed_by_prefix_suffix_and_depth(memory: MemoryClient) -> None:
     places = ["a/b/c", "a/b/d", "a/x/c", "b/b/c", "b", "*/z"]
     memory.items_batch([put(place.split("/"), "k") for place in places])
     assert listed(memory) == sorted(places)
@@ -173,7 +173,7 @@ def test_namespaces_are_listed_by_their_beginning_end_and_depth(memory: MemoryCl
     assert listed(memory, match=[{"match_type": "prefix", "path": []}]) == sorted(places)
 
 
-def test_namespaces_without_items_are_none(memory: MemoryClient) -> None:
+def test_namespaces_without_items_are_not_listed(memory: MemoryClient) -> None:
     memory.items_batch([put(["a"], "k"), put(["b"], "k")])
     memory.items_batch([{"op": "delete", "namespace": ["a"], "key": "k"}, get(["c"], "k"), search("d")])
     assert listed(memory) == ["b"]
@@ -210,12 +210,12 @@ def test_namespaces_without_items_are_none(memory: MemoryClient) -> None:
         {"op": "drop"},
     ],
 )
-def test_bad_operations_are_refused_by_their_place(wrong: dict[str, Any]) -> None:
+def test_invalid_operation_is_refused_with_its_position(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest, match=r"ops\.1"):
         calls.items_batch([put(["a"], "good"), wrong])
 
 
-def test_the_service_refuses_them_too(http: httpx.Client) -> None:
+def test_service_refuses_invalid_operations(http: httpx.Client) -> None:
     deep: Any = {}
     for _ in range(70):
         deep = {"d": deep}
@@ -230,7 +230,7 @@ def test_the_service_refuses_them_too(http: httpx.Client) -> None:
     assert http.post("/v1/items/batch", json={"ops": [get(["a"], "k")] * 1_001}).status_code == 422
 
 
-def test_no_two_users_or_agents_ever_meet(service: LocalService) -> None:
+def test_items_of_users_and_agents_are_separate(service: LocalService) -> None:
     callers = [("ana", "support"), ("ben", "support"), ("ana", "sales"), ("ANA", "support"), ("support", "ana")]
     for user, agent in callers:
         with service.client(user=user, agent=agent) as client:
@@ -241,7 +241,7 @@ def test_no_two_users_or_agents_ever_meet(service: LocalService) -> None:
             assert listed(client) == ["same/place"]
 
 
-def test_what_the_agent_holds_is_shared_by_its_users_only_where_that_is_named(service: LocalService) -> None:
+def test_items_of_an_agent_are_shared_only_in_scope_agent(service: LocalService) -> None:
     with (
         service.client(user="ana", agent="support") as ana,
         service.client(user="ben", agent="support") as ben,
@@ -256,7 +256,7 @@ def test_what_the_agent_holds_is_shared_by_its_users_only_where_that_is_named(se
         assert other.items_batch([search()], scope="agent").results[0].items == []
 
 
-def test_forgetting_takes_items_and_says_what_it_does_not_reach(service: LocalService) -> None:
+def test_forget_deletes_items_and_reports_what_it_does_not_cover(service: LocalService) -> None:
     with service.client(user="ana", agent="support") as ana, service.client(user="ana", agent="sales") as sales:
         ana.items_batch([put(["a"], "1", {"t": "quetzal"}, index=["$"]), put(["b"], "2")])
         sales.items_batch([put(["a"], "3")])
@@ -276,7 +276,7 @@ def test_forgetting_takes_items_and_says_what_it_does_not_reach(service: LocalSe
 
 
 def test_items_are_no_memories(memory: MemoryClient) -> None:
-    """A framework's data is not what somebody said: no recall brings it."""
+    """Data of a framework is not something that was said, so it is never recalled."""
     memory.items_batch([put(["a"], "k", {"text": "the quetzal sleeps"}, index=["$"])])
     assert memory.recall("quetzal").facts == []
     assert memory.list().items == []
