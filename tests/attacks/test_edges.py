@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -205,3 +206,17 @@ def test_on_the_wire(tmp_path: Path) -> None:
         assert raw(process.first_line, f"GET /v1/whoami HTTP/1.1\r\nHost: localhost\r\n{end}").startswith(
             b"HTTP/1.1 200"
         )
+
+
+def test_other_users_read_no_file(tmp_path: Path) -> None:
+    """With no umask at all, everything below the data directory is closed to other users from the first moment."""
+    seen: set[int] = set()
+    before = os.umask(0)
+    try:
+        with running("serve", "--port", "0", "--data", str(tmp_path / "store"), "--embedder", "hash") as process:
+            with process.client() as memory:
+                memory.save("The code word is kumquat.")
+            seen |= {path.stat().st_mode & 0o077 for path in (tmp_path / "store", *(tmp_path / "store").iterdir())}
+    finally:
+        os.umask(before)
+    assert seen == {0}

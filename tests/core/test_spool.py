@@ -139,6 +139,22 @@ def test_only_the_owner_can_read_the_files(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "spool").stat().st_mode) == 0o700
 
 
+@pytest.mark.parametrize("loose", ["", "*/", "*/*.json"])
+def test_spool_that_others_may_read_is_reported_and_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, loose: str
+) -> None:
+    path = tmp_path / "spool"
+    assert DirectorySpool(path).put(entry())
+    DirectorySpool(path)
+    assert caplog.text == ""
+    [target] = path.glob(loose) if loose else [path]
+    target.chmod(target.stat().st_mode | 0o040)
+    mode = target.stat().st_mode
+    assert DirectorySpool(path).put(entry())
+    assert f"run: chmod -R go= {path}" in caplog.text
+    assert target.stat().st_mode == mode
+
+
 def test_truncated_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool, kept = DirectorySpool(tmp_path), entry("whole")
     assert spool.put(kept)

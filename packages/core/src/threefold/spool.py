@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -144,6 +145,7 @@ class DirectorySpool:
         self._max_bytes = max_bytes
         self._bytes: int | None = None
         self._lock = threading.Lock()
+        _warn_of_access(self._path)
 
     def put(self, entry: Entry) -> bool:
         stored = _Stored(user=entry.key.user, agent=entry.key.agent, request=entry.request)
@@ -204,6 +206,17 @@ def _size(path: Path) -> int:
 
 def _digest(key: SessionKey) -> str:
     return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+
+
+def _warn_of_access(path: Path) -> None:
+    """Log a spool that other users of the machine may use. The directory may be somebody else's: not ours to change."""
+    for each in (path, *path.glob("*/"), *path.glob("*/*.json")):
+        with suppress(OSError):  # not there yet, or just sent by another process
+            mode = each.stat().st_mode & 0o777
+            if mode & 0o077:
+                remedy = f"chmod -R go= {path}"
+                log.warning("other users have access to the spool: %s has mode %04o; run: %s", each, mode, remedy)
+                return
 
 
 def _write_whole(path: Path, content: bytes) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 
 from threefold_server.models.ports import Comparison, DigestTurn, ModelError, Statement
 from threefold_server.service import Service
-from threefold_server.storage import erasures, system
+from threefold_server.storage import erasures, files, system
 from threefold_server.storage.database import Connection
 from threefold_server.storage.types import from_micros
 
@@ -42,6 +42,7 @@ def _store(connection: Connection, service: Service) -> list[Finding]:
         _vectors(connection, service.embedder.name),
         _clocks(connection, service),
         _purge(connection),
+        _files(service),
     ]
 
 
@@ -89,6 +90,15 @@ def _purge(connection: Connection) -> Finding:
         return Finding("purge", "nothing waits for it")
     detail = f"what was forgotten since {from_micros(since).isoformat(timespec='seconds')} is still in the files"
     return Finding("purge", detail, "threefold purge")
+
+
+def _files(service: Service) -> Finding:
+    loose = files.loose(service.database.url)
+    if not loose:
+        return Finding("file permissions", "nobody else may read the store's files")
+    return Finding(
+        "file permissions", "; ".join(each.found for each in loose), "; ".join(each.remedy for each in loose)
+    )
 
 
 async def _embedding(service: Service) -> Finding:

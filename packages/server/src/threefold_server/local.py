@@ -16,6 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from threefold import AsyncMemoryClient, MemoryClient
 from threefold_server.app import create_app
 from threefold_server.settings import Settings
+from threefold_server.storage import files
 
 HOST = "threefold.local"
 URL = f"http://{HOST}"
@@ -42,6 +43,7 @@ class LocalService:
             app = create_app(Settings(**settings))
             portal = stack.enter_context(start_blocking_portal())
             stack.enter_context(portal.wrap_async_context_manager(app.router.lifespan_context(app)))
+            files.warn(app.state.service.settings.url)
             self._app_transport = httpx.ASGITransport(app, raise_app_exceptions=False)
             self._portal = portal
             self._stack = stack.pop_all()

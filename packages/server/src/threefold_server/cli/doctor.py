@@ -33,7 +33,8 @@ class Report(BaseModel):
 
 @store_verb(app, "threefold doctor --data ./memory", flags=MODELS)
 def doctor(settings: Settings, json: Json = False) -> None:
-    """Look for parked work, stale leases, vectors of another embedder, dead models, wrong clocks, a pending purge."""
+    """Look for parked work, stale leases, vectors of another embedder, dead models, wrong clocks, a pending purge, and
+    files that other users may read."""
     check_exists(settings)
     found: list[examination.Finding] = []
 

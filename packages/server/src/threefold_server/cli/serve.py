@@ -16,6 +16,7 @@ from threefold_server.cli.store import ALL, explained, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
+from threefold_server.storage import files
 from threefold_server.telemetry import configure_logging, configure_tracing
 
 app = typer.Typer()
@@ -54,7 +55,7 @@ def serve(
     with_service(settings, _nothing)  # a store that does not open is one line here, and a traceback in uvicorn
     with _listen(settings.host, settings.port) as listener:
         export_environment(settings)
-        _run(listener, workers)
+        _run(settings, listener, workers)
 
 
 @store_verb(app, "threefold worker --database-url postgresql://threefold_app@db/threefold", flags=ALL)
@@ -71,6 +72,7 @@ async def _nothing(_: Service) -> None:
 
 
 async def _work_until_told(service: Service) -> None:
+    files.warn(service.settings.url)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with run_workers(service):
             say("Working; SIGTERM or Ctrl-C lets tasks in hand end.")
@@ -78,7 +80,7 @@ async def _work_until_told(service: Service) -> None:
                 return
 
 
-def _run(listener: socket.socket, workers: int) -> None:
+def _run(settings: Settings, listener: socket.socket, workers: int) -> None:
     config = uvicorn.Config(
         "threefold_server.app:serve_app",
         factory=True,
@@ -99,16 +101,21 @@ def _run(listener: socket.socket, workers: int) -> None:
     # Once it has drained, uvicorn raises the signal again: with the default handlers the exit code would be -15.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _drained)
-    Server(config).run(sockets=[listener])
+    Server(config, settings.url).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
-    """Tells its address as soon as it answers there."""
+    """Tells its address as soon as it answers there, and then what is wrong with the files of its store."""
+
+    def __init__(self, config: uvicorn.Config, database_url: str) -> None:
+        super().__init__(config)
+        self._database_url = database_url
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or []:
             say(_url(listener))
+        files.warn(self._database_url)
 
 
 def _supervise(config: uvicorn.Config, listener: socket.socket) -> None:

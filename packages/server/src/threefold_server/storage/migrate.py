@@ -12,6 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from threefold.errors import Unavailable
+from threefold_server.storage import files
 from threefold_server.storage.database import Database
 
 MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrations of one Postgres database
@@ -20,8 +21,7 @@ MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrati
 def upgrade(url: str) -> None:
     """Bring the database at `url` to the current schema. Safe to call from several processes at once."""
     database = Database(url)
-    if database.is_sqlite:
-        Path(database.url.database or "").parent.mkdir(parents=True, exist_ok=True)
+    files.create(database.url)
     try:
         database.write_sync("system", _upgrade)
     finally:
