@@ -239,6 +239,28 @@ async def test_work_of_a_killed_worker_is_taken_over_after_its_lease(world: Worl
     assert world.with_vector() == [1]
 
 
+async def test_a_clock_that_is_set_back_keeps_no_work_waiting(world: World) -> None:
+    """Neither that of a worker that died before, nor that of turns that are written after."""
+    await world.write("s1", "First.")
+    world.claim("index")
+    await world.write("s2", "Second.")
+    world.clock.advance(-3_600)
+    await world.write("s1", "Third.")
+    await world.write("s2", "Fourth.")
+    await world.settle()
+    assert sorted(world.found_by_word("first") + world.found_by_word("fourth")) == [1, 2]
+    assert world.with_vector() == [1, 2, 1, 2]
+
+
+async def test_a_lease_is_not_taken_over_when_the_clock_is_set_back_a_little(world: World) -> None:
+    await world.write("s1", "First.")
+    world.claim("index")
+    world.clock.advance(-50)
+    await world.write("s1", "Second.")
+    await world.settle()
+    assert world.with_vector() == []
+
+
 async def test_two_workers_do_each_task_once(world: World, make_world: Callable[..., World]) -> None:
     other = make_world()
     for number in range(10):

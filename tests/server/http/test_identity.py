@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 from urllib.parse import quote
 
@@ -157,6 +159,21 @@ def test_two_keys_in_one_request_are_refused(guarded: LocalService, database_url
     with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
         answer = client.get("/v1/whoami", headers=headers)
     assert (answer.status_code, answer.json()["error"]["details"]) == (422, {"field": "authorization"})
+
+
+def test_a_revoked_key_is_refused_within_seconds_although_the_clock_is_set_back(
+    guarded: LocalService, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = make_key(database_url, key_id="aaaaaaaaaaaa")
+    true_time, true_ticks = time.time_ns, time.monotonic_ns
+    with guarded.client(user="ana", agent="support", api_key=token) as memory:
+        assert memory.whoami().user == "ana"  # remembered from here on
+        monkeypatch.setattr(time, "time_ns", lambda: true_time() - 3_600_000_000_000)
+        with closing(Database(database_url)) as database:
+            database.write_sync("system", lambda c: keys.revoke(c, "aaaaaaaaaaaa", now_micros()))
+        monkeypatch.setattr(time, "monotonic_ns", lambda: true_ticks() + 6_000_000_000)
+        with pytest.raises(Unauthenticated):
+            memory.whoami()
 
 
 def test_expired_and_revoked_keys_are_refused(guarded: LocalService, database_url: str) -> None:

@@ -28,7 +28,7 @@ class Endpoint:
         settings = Settings(
             mode="jwt", jwt_jwks_url="https://x", jwt_issuer=ISSUER, jwt_audience=AUDIENCE, jwt_jwks_seconds=300
         )
-        self.service = Service(settings, cast(Any, None), cast(Any, None), cast(Any, None), clock=lambda: self.now)
+        self.service = Service(settings, cast(Any, None), cast(Any, None), cast(Any, None), ticks=lambda: self.now)
         self.keys = KeySet(self.read, self.service)
 
     async def read(self) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
@@ -40,6 +41,15 @@ def test_whoever_calls_too_often_is_told_when_to_come_again(sqlite_url: str) -> 
         assert 1 <= int(refused.headers["Retry-After"]) <= 60
         assert client.get("/v1/whoami", headers={"X-Threefold-User": "bob"}).status_code == 200
         assert client.get("/healthz").status_code == 200
+
+
+def test_a_clock_that_is_set_back_refuses_nobody(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    true_time = time.time_ns
+    with limited(sqlite_url, user_requests_per_minute=10_000) as memory:
+        assert memory.whoami().user == "ana"
+        for hours in (1, 30):
+            monkeypatch.setattr(time, "time_ns", lambda back=hours: true_time() - back * 3_600_000_000_000)
+            assert memory.whoami().user == "ana"
 
 
 def test_a_key_brings_its_own_policy(database_url: str) -> None:

@@ -43,7 +43,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with open_service(settings, metrics) as service, run_workers(service):
             app.state.service = service
             app.state.identity = build_identity(service)
-            app.state.rates = Rates(settings, service.clock)
+            app.state.rates = Rates(settings, service.ticks)
             yield
 
     app = FastAPI(

@@ -17,9 +17,9 @@ MAX_ENTRIES = 10_000
 class Rates:
     """A bucket for each subject: it holds a minute's requests, and fills up evenly."""
 
-    def __init__(self, settings: Settings, clock: Callable[[], int]) -> None:
+    def __init__(self, settings: Settings, ticks: Callable[[], int]) -> None:
         self._settings = settings
-        self._clock = clock
+        self._ticks = ticks
         self._full_at: dict[Hashable, float] = {}
 
     def check(self, principal: Principal) -> None:
@@ -32,7 +32,7 @@ class Rates:
 
     def _take(self, kind: str, subject: Hashable, per_minute: int) -> None:
         """Of a bucket it is enough to know when it will be full again (the generic cell rate algorithm)."""
-        now = self._clock()
+        now = self._ticks()
         full_at = max(self._full_at.get((kind, subject), now), now) + MINUTE / per_minute
         if full_at - now > MINUTE:
             wait = ceil((full_at - now - MINUTE) / 1_000_000)

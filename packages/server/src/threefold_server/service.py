@@ -22,6 +22,11 @@ def now_micros() -> int:
     return time.time_ns() // 1_000
 
 
+def ticks() -> int:
+    """Microseconds on a clock that nobody sets: for durations in one process, such as rates and caches."""
+    return time.monotonic_ns() // 1_000
+
+
 def _nobody_to_wake() -> None:
     """Without workers in this process, those of other processes find the work by themselves."""
 
@@ -46,6 +51,8 @@ class Service:
     """Draws facts from turns; without one, facts are what somebody saves."""
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], int] = now_micros
+    """The time of day, as stored. It may be set back: how long something takes is told by `ticks`."""
+    ticks: Callable[[], int] = ticks
     wake: Callable[[], None] = _nobody_to_wake
     """Tells workers in this process that something is due."""
     reads: Counter[tuple[UUID, UUID]] = field(default_factory=Counter[tuple[UUID, UUID]])

@@ -28,14 +28,14 @@ class KeySet:
         self._service = service
         self._fresh_for = int(service.settings.jwt_jwks_seconds * 1_000_000)
         self._keys: dict[str | None, PyJWK] = {}
-        self._fresh_until = self._retry_at = 0
+        self._fresh_until = self._retry_at = float("-inf")
         self._failed = False
         self._lock = anyio.Lock()
 
     async def find(self, key_id: str | None) -> PyJWK | None:
         """The key of this id; None where the issuer has none, `Unavailable` where it cannot be asked."""
         known = self._get(key_id)
-        if known is None or self._service.clock() >= self._fresh_until:
+        if known is None or self._service.ticks() >= self._fresh_until:
             await self._look_again(wait=known is None)
         found = self._get(key_id)
         if found is None and self._failed:
@@ -53,7 +53,7 @@ class KeySet:
         if self._lock.locked() and not wait:
             return
         async with self._lock:
-            now = self._service.clock()
+            now = self._service.ticks()
             if now < self._retry_at:
                 return
             self._retry_at = now + RETRY_MICROS

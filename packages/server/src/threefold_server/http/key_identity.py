@@ -39,16 +39,16 @@ class KeyIdentity:
         )
 
     async def _key(self, token: str) -> keys.Key:
-        now = self._service.clock()
-        until, key = self._cache.get(token, (0, None))
-        if key is None or until <= now or not key.alive(now):
+        now, tick = self._service.clock(), self._service.ticks()
+        until, key = self._cache.get(token, (tick, None))
+        if key is None or until <= tick or not key.alive(now):
             self._cache.pop(token, None)
             key = await self._service.database.read("system", lambda c: keys.verify(c, token, now))
             if key is None:
                 raise Unauthenticated("the API key is unknown, expired or revoked; see `threefold keys list`")
             if len(self._cache) >= CACHE_SIZE:
                 self._cache.clear()
-            self._cache[token] = (now + CACHE_MICROS, key)
+            self._cache[token] = (tick + CACHE_MICROS, key)
         self._service.key_uses[key.key_id] = now
         return key
 

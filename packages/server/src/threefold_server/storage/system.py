@@ -62,7 +62,8 @@ _REBUILT: tuple[TaskKind, ...] = ("index", "embed", "fold")
 
 def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, until: int) -> list[Claim]:
     """Take the lease of up to so many due tasks of each kind, the longest due first. No two workers get the same."""
-    claims = [claim for kind, limit in wanted.items() for claim in _claim(connection, kind, limit, now)]
+    free = _free(now, until)
+    claims = [claim for kind, limit in wanted.items() for claim in _claim(connection, kind, limit, now, free)]
     if claims:
         statement = update(tasks).where(
             *(tasks.c[name] == bindparam(f"key_{name}") for name in ("owner", "subject", "kind"))
@@ -339,11 +340,18 @@ def _redraw_facts(connection: Connection, owner: UUID, now: int) -> None:
     _queue_sessions(connection, "extract", sessions.c.owner == owner, now)
 
 
-def _claim(connection: Connection, kind: TaskKind, limit: int, now: int) -> list[Claim]:
+def _free(now: int, until: int) -> ColumnElement[bool]:
+    """Tasks that nobody holds. A lease that ends a whole lease later than one given now is from before the clock was
+    set back: without this, the work of a worker that died would wait until the clock is there again."""
+    before_the_step = tasks.c.lease_until > until + (until - now)
+    return or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now, before_the_step)
+
+
+def _claim(connection: Connection, kind: TaskKind, limit: int, now: int, free: ColumnElement[bool]) -> list[Claim]:
     statement = (
         select(tasks.c.owner, tasks.c.subject, tasks.c.upto, owners.c.erase_epoch)
         .join_from(tasks, owners, tasks.c.owner == owners.c.owner)
-        .where(tasks.c.kind == kind, tasks.c.due_at <= now, or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now))
+        .where(tasks.c.kind == kind, tasks.c.due_at <= now, free)
         .order_by(tasks.c.due_at)
         .limit(limit)
         .with_for_update(of=tasks, skip_locked=True)

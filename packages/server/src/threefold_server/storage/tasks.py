@@ -73,8 +73,14 @@ def appoint(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, 
 
 
 def or_make_due(statement: Any) -> Any:
-    """An insert of tasks that makes those that are there due instead, unless they are due already or are parked."""
-    due = case((tasks.c.parked.is_not(None), null()), else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at))
+    """An insert of tasks that makes those that are there due instead, unless they are due earlier, wait for their next
+    attempt or are parked. One due later without a failure was made so before the clock was set back."""
+    later = and_(tasks.c.failure.is_(None), tasks.c.due_at > statement.excluded.due_at)
+    due = case(
+        (tasks.c.parked.is_not(None), null()),
+        (later, statement.excluded.due_at),
+        else_=func.coalesce(tasks.c.due_at, statement.excluded.due_at),
+    )
     return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
 
 
