@@ -1,8 +1,8 @@
-"""Every module of tests/fixtures is a plugin."""
+"""Every module of tests/fixtures is a pytest plugin."""
 
 from pathlib import Path
 
 import pytest
 
 pytest_plugins = [f"fixtures.{path.stem}" for path in sorted((Path(__file__).parent / "fixtures").glob("*.py"))]
-pytest.register_assert_rewrite(*pytest_plugins)  # before one of them imports another
+pytest.register_assert_rewrite(*pytest_plugins)  # before a plugin imports another one

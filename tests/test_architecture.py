@@ -1,4 +1,4 @@
-"""Who may import whom, and how large a module may be. (Docstrings and sorted `__all__` are ruff's: D100, RUF022.)"""
+"""Which modules may import which, and how long a module may be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CORE = {name for name in MODULES if name.startswith("threefold/")}
 SERVER = {name for name in MODULES if name.startswith("threefold_server/")}
 PLUGINS = MODULES.keys() - CORE - SERVER
 
-# A library, and the only places that may import it; a name that ends in a slash is a folder.
+# Libraries and the only places that may import them; a name that ends in a slash is a folder.
 ONLY_IN = {
     "alembic": ("threefold_server/storage/",),
     "fastapi": ("threefold_server/app.py", "threefold_server/http/"),
@@ -32,7 +32,7 @@ ONLY_IN = {
     "sqlite3": ("threefold_server/storage/",),
     "starlette": ("threefold_server/app.py", "threefold_server/http/"),
 }
-# Commands on a store, background work, identity by keys, administrators; `forget` asks what agents hold for all users.
+# Commands on a store, background work, key identity and administrators. `forget` checks what agents hold for all users.
 CROSSES_OWNERS = {
     *("administer.py", "app.py", "doctor.py", "forget.py", "http/key_identity.py", "http/probes.py"),
     "spending.py",
@@ -42,7 +42,7 @@ CROSSES_OWNERS = {
 }
 READS_THE_ENVIRONMENT = {"threefold/client.py", "threefold_server/settings.py"}
 
-# A part of the service, and what it never imports; the parts above it compose it, not the reverse.
+# Parts of the service and what they must not import; the outer parts use them, not the reverse.
 OUTER = ("threefold_server.app", "threefold_server.cli", "threefold_server.http", "threefold_server.local")
 PURE = (*OUTER, "threefold_server.storage", "threefold_server.models", "threefold_server.consolidation")
 FORBIDDEN = {
@@ -58,7 +58,7 @@ FORBIDDEN = {
 
 
 def imports(name: str, source: str) -> Iterator[str]:
-    """Every module that a module imports, anywhere in it; `from a import b` counts as both `a` and `a.b`."""
+    """Yield every module that a module imports; `from a import b` counts as both `a` and `a.b`."""
     package = name.split("/")[:-1]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -71,21 +71,21 @@ def imports(name: str, source: str) -> Iterator[str]:
 
 
 def within(module: str, *packages: str) -> bool:
-    """True where a module is one of the packages, or in one."""
+    """Return True if a module is one of the packages or inside one."""
     return any(module == package or module.startswith(f"{package}.") for package in packages)
 
 
 def matches(name: str, *places: str) -> bool:
-    """True where a file is one of the places, or in one."""
+    """Return True if a file is one of the places or inside one."""
     return any(name == place or (place.endswith("/") and name.startswith(place)) for place in places)
 
 
 def imported_by(name: str) -> set[str]:
-    """What one of our modules imports."""
+    """Return what one of our modules imports."""
     return set(imports(name, MODULES[name].read_text()))
 
 
-def test_imports_are_seen_in_every_form() -> None:
+def test_imports_are_found_in_every_form() -> None:
     source = "import a.b\ndef f():\n    from c import d\nfrom . import e\nfrom ..g import h\n"
     assert set(imports("top/sub/module.py", source)) == {
         *("a.b", "c", "c.d"),
@@ -94,16 +94,16 @@ def test_imports_are_seen_in_every_form() -> None:
 
 
 def root(module: str) -> str:
-    """The top-level package of a module."""
+    """Return the top-level package of a module."""
     return module.partition(".")[0]
 
 
 def offences(names: Iterable[str], offending: Callable[[str], set[str]]) -> dict[str, set[str]]:
-    """What each of the modules does wrong, for those that do."""
+    """Return the offences of each module that has any."""
     return {name: found for name in names if (found := offending(name))}
 
 
-def test_core_imports_pydantic_and_httpx_only() -> None:
+def test_core_imports_only_pydantic_and_httpx() -> None:
     allowed = sys.stdlib_module_names | {"threefold", "pydantic", "pydantic_core", "httpx"}
     assert offences(CORE, lambda name: {root(module) for module in imported_by(name)} - allowed) == {}
 
@@ -116,7 +116,7 @@ def test_plugins_import_neither_the_server_nor_each_other() -> None:
     assert offences(PLUGINS, strangers) == {}
 
 
-def test_libraries_stay_in_their_place() -> None:
+def test_libraries_are_imported_only_in_their_places() -> None:
     def misplaced(name: str) -> set[str]:
         libraries = {root(module) for module in imported_by(name)} & ONLY_IN.keys()
         return {library for library in libraries if not matches(name, *ONLY_IN[library])}
@@ -124,7 +124,7 @@ def test_libraries_stay_in_their_place() -> None:
     assert offences(MODULES, misplaced) == {}
 
 
-def test_arrows_point_inwards() -> None:
+def test_imports_point_inwards() -> None:
     def outward(name: str) -> set[str]:
         forbidden = [module for place, modules in FORBIDDEN.items() if matches(name, place) for module in modules]
         return {module for module in imported_by(name) if within(module, *forbidden)}
@@ -132,8 +132,8 @@ def test_arrows_point_inwards() -> None:
     assert offences(SERVER, outward) == {}
 
 
-def test_work_across_owners_is_where_it_is_known_to_be() -> None:
-    """Who opens a transaction with the scope "system", to which row-level security shows everybody's rows."""
+def test_transactions_across_owners_are_listed() -> None:
+    """Only these modules open transactions in the scope "system", in which row-level security shows all rows."""
 
     def opens(name: str) -> bool:
         calls = [node for node in ast.walk(ast.parse(MODULES[name].read_text())) if isinstance(node, ast.Call)]
@@ -143,7 +143,7 @@ def test_work_across_owners_is_where_it_is_known_to_be() -> None:
     assert {name for name in SERVER if opens(name)} == {f"threefold_server/{name}" for name in CROSSES_OWNERS}
 
 
-def test_the_environment_is_read_at_the_edge_only() -> None:
+def test_environment_is_read_only_in_listed_modules() -> None:
     def reads(name: str) -> set[str]:
         nodes = ast.walk(ast.parse(MODULES[name].read_text()))
         attributes = {ast.unparse(node) for node in nodes if isinstance(node, ast.Attribute)}
@@ -159,7 +159,7 @@ def test_modules_stay_small() -> None:
     assert {name: lines(name) for name in MODULES if lines(name) > MAX_LINES} == {}
 
 
-def test_every_rule_has_something_to_hold() -> None:
+def test_every_rule_applies_to_an_existing_module() -> None:
     assert CORE
     assert SERVER
     places = [*FORBIDDEN, *(place for places in ONLY_IN.values() for place in places), *READS_THE_ENVIRONMENT]

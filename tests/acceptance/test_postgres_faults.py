@@ -1,4 +1,7 @@
-"""Postgres restarted, killed, read-only, and with idle connections cut (field case 1101): the service goes on."""
+"""Postgres restarted, killed, read-only, or with its idle connections cut: the service recovers.
+
+Users reported that the first write after idle time or a restart of the database failed.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,10 @@ from threefold_server.local import LocalService
 SESSIONS = ["own 0", "own 1", "shared", "shared"]
 
 
-def test_the_first_calls_after_idle_connections_were_cut_succeed(
+def test_first_calls_after_idle_connections_were_cut_succeed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threefold_server.storage.database.PING_AFTER_SECONDS", 0.0)  # all connections count as idle
+    monkeypatch.setattr("threefold_server.storage.database.PING_AFTER_SECONDS", 0.0)  # every connection counts as idle
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
         for number in range(3):
             cut_connections(postgres_url)
@@ -31,8 +34,8 @@ def test_the_first_calls_after_idle_connections_were_cut_succeed(
         assert memory.wait("s1").indexed_upto == 3
 
 
-def test_connections_cut_under_load_cost_no_more_than_the_calls_in_flight(postgres_url: str) -> None:
-    """Of those, the client sends most again by itself."""
+def test_connections_cut_under_load_fail_only_calls_in_flight(postgres_url: str) -> None:
+    """The client repeats most of these calls by itself."""
     with LocalService(database_url=postgres_url, embedder="hash") as service:
         with Writers(partial(service.client, timeout=10.0), SESSIONS) as writers:
             for _ in range(3):
@@ -46,8 +49,8 @@ def test_connections_cut_under_load_cost_no_more_than_the_calls_in_flight(postgr
             check_consolidated(postgres_url, memory, list(writers.turns))
 
 
-def test_a_database_that_is_read_only_for_a_while_refuses_writes_and_serves_reads(postgres_url: str) -> None:
-    """As after a failover to a replica. The background work outlives it."""
+def test_read_only_database_refuses_writes_and_serves_reads(postgres_url: str) -> None:
+    """As after a failover to a replica. The background work continues afterwards."""
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
         memory.write("s1", [{"role": "user", "content": "the heron lands"}])
         set_read_only(postgres_url, "on")
@@ -71,8 +74,8 @@ CREATE TRIGGER full_disk AFTER INSERT ON turns EXECUTE FUNCTION full_disk()
 """
 
 
-def test_what_a_full_disk_cannot_take_is_refused_whole(postgres_url: str) -> None:
-    """As the server says it; `make soak` has a disk that is really full."""
+def test_write_to_a_full_disk_stores_nothing(postgres_url: str) -> None:
+    """The trigger raises the error of the server; `make soak` uses a disk that is really full."""
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute(FULL)
@@ -104,7 +107,7 @@ def crash(server: PostgresServer) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", [restart, crash])
-def test_a_server_that_comes_back_finds_everything(
+def test_data_is_complete_after_a_restart_of_postgres(
     own_postgres: OwnPostgres, fault: Callable[[PostgresServer], None]
 ) -> None:
     server, url = own_postgres

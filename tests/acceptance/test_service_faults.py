@@ -1,4 +1,4 @@
-"""The service killed, stopped and doubled under load: what it acknowledged is there once, and indexed once."""
+"""The service killed, stopped and run twice under load: acknowledged turns are stored and indexed once."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Serve = Callable[[], Serving]
 
 @pytest.fixture
 def serve(database_url: str, tmp_path: Path) -> Iterator[Serve]:
-    """Makes services on one database, whose sessions are folded after about a dozen turns."""
+    """Return a function that makes services on one database; a dozen turns of theirs are enough for a fold."""
     with ExitStack() as stack:
         options = ("--database-url", database_url, *MARKS)
         yield lambda: stack.enter_context(Serving(tmp_path / "log", *options))
 
 
-def test_a_killed_service_keeps_what_it_acknowledged(serve: Serve, database_url: str) -> None:
+def test_killed_service_keeps_acknowledged_turns(serve: Serve, database_url: str) -> None:
     service = serve()
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
         for _ in range(2):
@@ -41,7 +41,7 @@ def test_a_killed_service_keeps_what_it_acknowledged(serve: Serve, database_url:
         check_consolidated(database_url, client, list(writers.turns))
 
 
-def test_a_stop_under_load_fails_no_call_in_flight(serve: Serve, database_url: str) -> None:
+def test_stop_under_load_fails_no_call_in_flight(serve: Serve, database_url: str) -> None:
     service = serve()
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
         writers.wait_for(30)
@@ -54,7 +54,7 @@ def test_a_stop_under_load_fails_no_call_in_flight(serve: Serve, database_url: s
 
 
 def test_two_services_share_one_database(serve: Serve, database_url: str) -> None:
-    """Field cases 503 and 507: two processes on one store, also on one SQLite file; one of them is killed."""
+    """Users reported corrupt files and lost writes with two processes on one store. One of the processes is killed."""
     first, second = serve(), serve()
     with (
         Writers(first.client, ["shared", "first"]) as ones,

@@ -1,4 +1,4 @@
-"""SQLite on a full or read-only disk: a clear refusal, nothing half-stored, and back to work by itself."""
+"""SQLite on a full or read-only disk: writes are refused, nothing is stored in part, and work continues afterwards."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 
 
 class Connections:
-    """Every SQLite connection that was opened; some are closed by now."""
+    """All SQLite connections that were opened, some of which are closed."""
 
     def __init__(self) -> None:
         self._opened: list[sqlite3.Connection] = []
@@ -45,9 +45,9 @@ def connections() -> Iterator[Connections]:
     event.remove(Engine, "connect", connections.remember)
 
 
-@pytest.mark.parametrize(("pragma", "broken", "mended"), [("max_page_count", 1, 2**30), ("query_only", "ON", "OFF")])
-def test_what_cannot_be_written_is_refused_whole(
-    sqlite_url: str, connections: Connections, pragma: str, broken: object, mended: object
+@pytest.mark.parametrize(("pragma", "broken", "repaired"), [("max_page_count", 1, 2**30), ("query_only", "ON", "OFF")])
+def test_write_that_fails_stores_nothing(
+    sqlite_url: str, connections: Connections, pragma: str, broken: object, repaired: object
 ) -> None:
     with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
         memory.write("s1", [said("before", id="1")])
@@ -60,7 +60,7 @@ def test_what_cannot_be_written_is_refused_whole(
             memory.save(LARGE[:9_000])
         assert [turn.content for turn in memory.recall("before", session_id="s1").window] == ["before"]
         assert memory.ready().status == "ok"
-        connections.set(pragma, mended)
+        connections.set(pragma, repaired)
         assert memory.write("s1", [said(LARGE, id="0.0")]).last_seq == 2
         assert memory.forget(fact_ids=["1"]).complete
         assert memory.list(kinds=["fact"]).items == []

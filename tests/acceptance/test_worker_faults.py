@@ -1,4 +1,4 @@
-"""A worker killed between a model's answer and its commit: the work is done once, by whoever comes next."""
+"""A worker killed between the reply of the model and the commit: another worker does the work once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def due(database_url: str) -> str:
-    """A store with a session that is due for everything."""
+    """A store with a session for which all kinds of work are due."""
     with (
         LocalService(database_url=database_url, consolidate=False) as service,
         service.client("ana", "support") as client,
@@ -37,7 +37,7 @@ def due(database_url: str) -> str:
 def environment(
     database_url: str, openai_server: OpenAIServer, kind: TaskKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What every process of the store is told; the model is for one kind of work."""
+    """Settings for all processes of the store, with the model for one kind of work only."""
     model = {"model": "chat", "model_base_url": openai_server.url, "model_api_key": "key"}
     model |= {"extract_facts": str(kind == "extract"), "rolling_summary": str(kind == "fold")}
     for name, value in {"database_url": database_url, "embedder": "hash", **model, **MARKS}.items():
@@ -45,7 +45,7 @@ def environment(
 
 
 def kill_before_commit(url: str, server: OpenAIServer, kind: TaskKind) -> None:
-    """Let the model answer a worker that cannot commit, as its task is locked, and kill it."""
+    """Let the model answer a worker that cannot commit because its task is locked, and kill the worker."""
     database = Database(url)
     with subprocess.Popen([THREEFOLD, "worker"]) as worker:
 
@@ -65,7 +65,7 @@ def kill_before_commit(url: str, server: OpenAIServer, kind: TaskKind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["fold"])
-def test_a_digest_is_made_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
+def test_digest_is_stored_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
     openai_server.script(late(chat_reply(LOST)), chat_reply(KEPT))
     kill_before_commit(due, openai_server, kind)
     expire_leases(due)
@@ -80,7 +80,7 @@ def test_a_digest_is_made_once(due: str, run: Run, openai_server: OpenAIServer, 
 
 
 @pytest.mark.parametrize("kind", ["extract"])
-def test_a_fact_is_drawn_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
+def test_fact_is_stored_once(due: str, run: Run, openai_server: OpenAIServer, kind: TaskKind) -> None:
     lost, kept = (
         chat_reply(json.dumps({"memory": [{"text": text, "sources": [seq]}]}))
         for text, seq in (("The heron lands for the 1th time.", 2), ("The heron lands for the 2th time.", 3))

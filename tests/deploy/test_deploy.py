@@ -1,4 +1,4 @@
-"""The deployment files agree with each other, with the service, and with what Postgres really does."""
+"""The deployment files agree with each other, with the service, and with a real Postgres."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PASSWORD = "0123456789abcdef"
 
 
 def tree(text: str) -> dict[str, Any]:
-    """A YAML mapping."""
+    """Parse a YAML mapping."""
     return cast(dict[str, Any], yaml.safe_load(text))
 
 
@@ -30,7 +30,7 @@ COMPOSE = tree((DEPLOY / "compose.yaml").read_text())
 SERVICES = cast(dict[str, dict[str, Any]], COMPOSE["services"])
 
 
-def test_compose_has_the_database_the_migration_and_the_service() -> None:
+def test_compose_has_database_migration_and_service() -> None:
     assert SERVICES.keys() == {"postgres", "migrate", "threefold"}
 
 
@@ -48,12 +48,12 @@ def test_images_of_the_container_file_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("name", ["postgres", "threefold"])
-def test_what_runs_for_long_is_watched_and_restarted(name: str) -> None:
+def test_long_running_services_have_health_checks_and_restart(name: str) -> None:
     assert SERVICES[name]["healthcheck"]["test"][0] == "CMD"
     assert SERVICES[name]["restart"] == "unless-stopped"
 
 
-def test_the_service_starts_once_the_database_is_migrated() -> None:
+def test_service_starts_after_the_migration() -> None:
     assert SERVICES["migrate"]["depends_on"] == {"postgres": {"condition": "service_healthy"}}
     assert SERVICES["threefold"]["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
 
@@ -78,7 +78,7 @@ def test_ports_are_published_on_loopback_only() -> None:
     assert ports == ["127.0.0.1:8181:8181"]
 
 
-def test_every_file_that_is_mounted_or_built_from_exists() -> None:
+def test_mounted_files_and_build_contexts_exist() -> None:
     mounted = [volume.split(":")[0] for volume in SERVICES["postgres"]["volumes"] if volume.startswith("./")]
     built = [
         DEPLOY / service["build"]["context"] / service["build"]["dockerfile"]
@@ -92,7 +92,7 @@ def test_every_file_that_is_mounted_or_built_from_exists() -> None:
 
 @pytest.fixture(scope="module")
 def prepared_server() -> Iterator[PostgresServer]:
-    """A server on which the image would have run our SQL."""
+    """A server on which our SQL was run as in the image."""
     with PostgresServer() as server:
         psql = server.programs / "psql"
         command = [psql, "--no-psqlrc", "--set=ON_ERROR_STOP=1", f"--file={DEPLOY / 'init.sql'}", server.admin_url]
@@ -102,13 +102,13 @@ def prepared_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture
 def database_url_here(prepared_server: PostgresServer) -> str:
-    """The service's database URL, with what compose and its network would fill in."""
+    """The database URL of the service, with the values that compose fills in."""
     template = SERVICES["threefold"]["environment"]["THREEFOLD_DATABASE_URL"]
     with_password = re.sub(r"\$\{APP_PASSWORD[^}]*\}", PASSWORD, template)
     return with_password.replace("@postgres:5432/", f"@127.0.0.1:{prepared_server.port}/")
 
 
-def test_init_sql_makes_a_plain_role_with_a_database_that_has_vector(database_url_here: str) -> None:
+def test_init_sql_creates_a_plain_role_and_a_database_with_vector(database_url_here: str) -> None:
     with psycopg.connect(database_url_here) as connection:
         flags = connection.execute(
             "SELECT rolsuper, rolbypassrls FROM pg_roles WHERE rolname = current_user"
@@ -118,7 +118,7 @@ def test_init_sql_makes_a_plain_role_with_a_database_that_has_vector(database_ur
     assert flags == (False, False)
 
 
-def test_the_commands_of_compose_bring_up_a_healthy_service(database_url_here: str) -> None:
+def test_commands_of_compose_start_a_healthy_service(database_url_here: str) -> None:
     variables = {"THREEFOLD_DATABASE_URL": database_url_here}
     _, *migrate = SERVICES["migrate"]["command"]
     subprocess.run([PROGRAM, *migrate], env=os.environ | variables, check=True)
@@ -131,6 +131,6 @@ def test_the_commands_of_compose_bring_up_a_healthy_service(database_url_here: s
         subprocess.run([python, *check], check=True)
 
 
-def test_the_image_serves_as_compose_does() -> None:
+def test_image_has_the_command_of_compose() -> None:
     (command,) = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     assert json.loads(command) == SERVICES["threefold"]["command"]

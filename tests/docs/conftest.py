@@ -1,4 +1,4 @@
-"""What a reader of the documentation has at hand."""
+"""Fixtures of the documentation tests: the environment of a reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fixtures.served import served
 
 @pytest.fixture(autouse=True)
 def own_loop() -> Iterator[None]:
-    """An event loop for what a framework runs synchronously: it would leave its own one open."""
+    """An event loop for the sync methods of frameworks, which would leave their own loop open."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     yield
@@ -25,7 +25,7 @@ def own_loop() -> Iterator[None]:
 
 @pytest.fixture
 def reader_environment(tmp_path_factory: pytest.TempPathFactory, postgres_url: str) -> Iterator[dict[str, str]]:
-    """Environment variables that every example finds: a service that is running, and a Postgres database."""
+    """Environment variables for every example: the URL of a running service and of a Postgres database."""
     data: Path = tmp_path_factory.mktemp("service")
     with served("--data", str(data), "--allow-user-level") as url:
         yield {"THREEFOLD_URL": url, "DATABASE_URL": postgres_url, **QUIET}

@@ -1,4 +1,4 @@
-"""The documentation is complete: what a user may set, type, call or watch is in it, and every module is on the map."""
+"""The documentation has every setting, command, route, error and metric, and the map has every module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTING = re.compile(rf"^\| `{PREFIX}(?P<name>\w+)` \| `?(?P<default>[^`|]*?)`? 
 
 
 def commands(group: TyperGroup, path: str) -> Iterator[str]:
-    """Every command below a group, as it is typed."""
+    """Yield every command of a group as it is typed."""
     for name, command in group.commands.items():
         if isinstance(command, TyperGroup):
             yield from commands(command, f"{path} {name}")
@@ -31,14 +31,14 @@ def commands(group: TyperGroup, path: str) -> Iterator[str]:
 
 
 def missing(names: list[str], text: str) -> list[str]:
-    """Those that a text does not mention."""
+    """Return the names that do not occur in the text."""
     assert names
     return [name for name in names if name not in text]
 
 
 @pytest.fixture(scope="module")
 def documentation() -> str:
-    """The text of README.md and of every page in docs/."""
+    """The text of README.md and of all pages in docs/."""
     return "\n".join(path.read_text() for path in (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")))
 
 
@@ -75,7 +75,7 @@ def test_every_metric_is_documented() -> None:
     assert missing(names, (ROOT / "docs" / "operations.md").read_text()) == []
 
 
-def test_the_map_has_every_module_once() -> None:
+def test_map_has_every_module_once() -> None:
     modules = [
         path.relative_to(source).as_posix()
         for source in (ROOT / "packages").glob("*/src")

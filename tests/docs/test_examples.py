@@ -1,8 +1,8 @@
-"""The documentation is true: every example in it runs, in order, in an empty directory, and says what the page shows.
+"""Every example in the documentation runs, in order, in an empty directory, and prints what the page shows.
 
-Fences of `python` share one namespace per page, and a `text` fence behind one is what it prints. In fences of `console`
-the lines that start with `$ ` are typed, the others are what comes back. In what is shown, `...` stands for anything.
-An example that cannot run here says why, on the line before its fence: <!-- not run: the reason -->
+The `python` fences of a page share a namespace, and a `text` fence after one is its output. In `console` fences the
+lines that start with `$ ` are typed, and the others are the output. In an output, `...` stands for any text. An
+example that cannot run here says why on the line before its fence: <!-- not run: the reason -->
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ FENCE = re.compile(
     re.DOTALL | re.MULTILINE,
 )
 VARIES = re.compile(r"\b[0-9a-f]{32}\b|\b\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d[\d:.]*Z?)?\b|\bhttp://127\.0\.0\.1:\d+")
-"""Ids, times and ports: another one is as good."""
+"""Ids, times and ports, which may differ from those on the page."""
 
 
 class Example(NamedTuple):
-    """One fence: its language, its text, the line of the page where the text starts, and the fence that it prints."""
+    """A fence: its language, its code, the line of the page where the code starts, and its expected output."""
 
     language: str
     code: str
@@ -44,7 +44,7 @@ class Example(NamedTuple):
 
 
 def examples(page: str) -> list[Example]:
-    """The fences of a page that are to be run."""
+    """Return the fences of a page that run."""
     found = [
         Example(fence["language"], fence["code"], page.count("\n", 0, fence.start("code")) + 1, fence["output"] or "")
         for fence in FENCE.finditer(page)
@@ -54,21 +54,21 @@ def examples(page: str) -> list[Example]:
 
 
 def typed_and_shown(console: str) -> tuple[str, str]:
-    """What the reader types: the lines after `$ `, with those that a backslash continues; and what the rest shows."""
+    """Return the typed lines of a console, with continuation lines joined, and the lines of output."""
     lines = console.replace("\\\n", "").splitlines()
     typed = [line[2:] for line in lines if line.startswith("$ ")]
     return "\n".join(typed), "\n".join(line for line in lines if not line.startswith("$ "))
 
 
 def check_output(shown: str, said: str, place: str) -> None:
-    """A page that shows an output shows the one that comes."""
+    """Raise an error if the output differs from what the page shows."""
     shown, said = (VARIES.sub("(varies)", text) for text in (shown, said))
     if shown.strip() and not OutputChecker().check_output(shown, said, ELLIPSIS | NORMALIZE_WHITESPACE):
         raise AssertionError(f"{place}: the page shows\n{shown}\nbut it says\n{said}")
 
 
 def run_python(example: Example, page: str, namespace: dict[str, Any]) -> None:
-    """Run a fence; the empty lines before it make tracebacks name the page's own lines."""
+    """Run a fence, after empty lines that give tracebacks the line numbers of the page."""
     code = compile("\n" * (example.line - 1) + example.code, page, "exec", dont_inherit=True)
     with redirect_stdout(StringIO()) as said:
         exec(code, namespace)
@@ -76,7 +76,7 @@ def run_python(example: Example, page: str, namespace: dict[str, Any]) -> None:
 
 
 def run_console(example: Example, page: str) -> None:
-    """Run a fence as one script, in the current directory, with our own programs first on PATH."""
+    """Run a fence as one script in the current directory, with our programs first on PATH."""
     script, shown = typed_and_shown(example.code)
     assert script, f"{page}:{example.line}: no line starts with '$ '"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -94,7 +94,7 @@ def run_console(example: Example, page: str) -> None:
 
 
 def run_page(name: str, text: str) -> None:
-    """Run every example of a page, in order."""
+    """Run every example of a page in order."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for example in examples(text):
         if example.language == "python":
@@ -105,7 +105,7 @@ def run_page(name: str, text: str) -> None:
 
 @pytest.fixture(autouse=True)
 def at_an_empty_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Examples write where they are."""
+    """Run examples in an empty directory, because they write files."""
     monkeypatch.chdir(tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_examples_run(page: Path, monkeypatch: pytest.MonkeyPatch, reader_enviro
     run_page(page.name, page.read_text().replace(DEFAULT_URL, reader_environment["THREEFOLD_URL"]))
 
 
-def test_a_page_runs_in_order_and_shares_names() -> None:
+def test_page_runs_in_order_and_shares_names() -> None:
     run_page(
         "page.md",
         "```python\nword = 'kept'\n```\n```console\n$ echo two \\\n  words > file\n```\n"
@@ -129,7 +129,7 @@ def test_a_page_runs_in_order_and_shares_names() -> None:
     )
 
 
-def test_what_a_page_shows_is_what_it_says() -> None:
+def test_output_as_shown_passes() -> None:
     day, other_day = "2026-05-08 13:56", "2027-01-01 00:00"
     run_page(
         "page.md",
@@ -141,27 +141,27 @@ def test_what_a_page_shows_is_what_it_says() -> None:
 @pytest.mark.parametrize(
     "page", ["```console\n$ echo one\ntwo\n```\n", "```python\nprint('one')\n```\n```text\ntwo\n```\n"]
 )
-def test_another_output_than_the_page_shows_fails(page: str) -> None:
+def test_output_that_differs_from_the_page_fails(page: str) -> None:
     with pytest.raises(AssertionError, match=r"page\.md:2: the page shows"):
         run_page("page.md", page)
 
 
-def test_a_failing_command_fails_its_page() -> None:
+def test_failing_command_fails_its_page() -> None:
     with pytest.raises(AssertionError, match=r"page\.md:3: "):
         run_page("page.md", "Text\n```console\n$ false\n$ true\n```\n")
 
 
-def test_a_failing_statement_is_reported_at_its_line_of_the_page() -> None:
+def test_failing_statement_is_reported_with_its_line_of_the_page() -> None:
     with pytest.raises(ZeroDivisionError) as failure:
         run_page("page.md", "Text\n\n```python\nx = 0\n1 / x\n```\n")
     assert (failure.traceback[-1].path, failure.traceback[-1].lineno + 1) == ("page.md", 5)
 
 
-def test_a_shell_fence_without_a_prompt_is_a_mistake() -> None:
+def test_shell_fence_without_a_prompt_fails() -> None:
     with pytest.raises(AssertionError, match="no line starts with"):
         run_page("page.md", "```bash\necho hello\n```\n")
 
 
-def test_only_an_example_with_a_reason_is_left_out() -> None:
+def test_example_is_left_out_only_with_a_reason() -> None:
     assert examples("<!-- not run: needs a cluster -->\n```console\n$ false\n```\n") == []
     assert len(examples("<!-- not run: -->\n```console\n$ false\n```\n")) == 1

@@ -1,4 +1,4 @@
-"""The example of Google ADK runs as its reader runs it, and ADK's commands find it."""
+"""The Google ADK example runs as its README says, and the commands of ADK find it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def url(tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_offline(url: str) -> None:
+def test_example_runs_offline(url: str) -> None:
     command = [sys.executable, "-W", "error", EXAMPLE / "shop" / "agent.py"]
     done = subprocess.run(command, env=os.environ | {"THREEFOLD_URL": url}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -32,7 +32,7 @@ def test_offline(url: str) -> None:
     assert answers == ["agent: I take note.", "agent: I take note.", told]
 
 
-def test_adks_commands_load_it() -> None:
+def test_commands_of_adk_load_the_example() -> None:
     found = AgentLoader(str(EXAMPLE)).load_agent("shop")
     assert isinstance(found, App)
     assert found.name == "shop"

@@ -1,4 +1,4 @@
-"""examples/with_crewai, as its first lines say: each request in a process of its own."""
+"""The CrewAI example runs as its first lines say, each request in a new process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Say = Callable[..., str]
 
 @pytest.fixture
 def say(tmp_path: Path) -> Iterator[Say]:
-    """What the crew answers, on a running service."""
+    """Return a function that asks the crew on a running service."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("THREEFOLD_", "OPENAI_"))}
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as url:
         environment = plain | QUIET | {"HOME": str(tmp_path), "OTEL_SDK_DISABLED": "true", "THREEFOLD_URL": url}
@@ -33,13 +33,13 @@ def say(tmp_path: Path) -> Iterator[Say]:
         yield ask
 
 
-def test_the_crew_remembers_across_processes_and_sessions(say: Say) -> None:
+def test_crew_remembers_across_processes_and_sessions(say: Say) -> None:
     assert say("ana", "monday", "I deploy to staging on Fridays.") == "Noted."
     assert "I deploy to staging on Fridays." in say("ana", "tuesday", "When do I deploy to staging?")
     assert say("ben", "tuesday", "When do I deploy to staging?") == "Noted."
 
 
-def test_any_endpoint_that_speaks_openais_protocol(say: Say, openai_server: OpenAIServer) -> None:
+def test_crew_works_with_any_openai_compatible_endpoint(say: Say, openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("On Fridays."))
     online = {"MODEL": "small", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": openai_server.url}
     assert say("ana", "monday", "When do I deploy?", **online).endswith("On Fridays.")

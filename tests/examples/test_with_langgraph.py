@@ -1,4 +1,4 @@
-"""examples/with_langgraph, as its first lines say: each turn in a process of its own."""
+"""The LangGraph example runs as its first lines say, each turn in a new process."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ AGENT = Path(__file__).parents[2] / "examples" / "with_langgraph" / "agent.py"
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    """A running service."""
+    """The URL of a running service."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash") as found:
         yield found
 
 
 def say(url: str, *arguments: str, **variables: str) -> str:
-    """What the agent answers."""
+    """Return the answer of the agent."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("THREEFOLD_", "OPENAI_"))}
     environment = plain | {"THREEFOLD_URL": url} | variables
     command = [sys.executable, str(AGENT), *arguments]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def test_the_agent_remembers_across_processes_and_threads(url: str) -> None:
+def test_agent_remembers_across_processes_and_threads(url: str) -> None:
     assert say(url, "ana", "monday", "I deploy to staging on Fridays.") == "Noted."
     assert "I deploy to staging on Fridays." in say(url, "ana", "tuesday", "When do I deploy to staging?")
     assert say(url, "ben", "tuesday", "When do I deploy to staging?") == "Noted."
 
 
-def test_any_endpoint_that_speaks_openais_protocol(url: str, openai_server: OpenAIServer) -> None:
+def test_agent_works_with_any_openai_compatible_endpoint(url: str, openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("On Fridays."))
     online = {"MODEL": "small", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": openai_server.url}
     assert say(url, "ana", "monday", "When do I deploy?", **online) == "On Fridays."

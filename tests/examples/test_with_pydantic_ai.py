@@ -1,4 +1,4 @@
-"""The example of Pydantic AI runs as its reader runs it, with the scripted model and with an endpoint."""
+"""The Pydantic AI example runs as its README says, with the scripted model and with an endpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def run(url: str, **variables: str) -> list[str]:
-    """What the agent says."""
+    """Return the answers of the agent."""
     environment = os.environ | {"THREEFOLD_URL": url} | variables
     command = [sys.executable, "-W", "error", EXAMPLE]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -34,12 +34,12 @@ def run(url: str, **variables: str) -> list[str]:
     return [line.removeprefix("agent: ") for line in done.stdout.splitlines() if line.startswith("agent: ")]
 
 
-def test_offline(url: str) -> None:
+def test_example_runs_offline(url: str) -> None:
     told = "You told me: Always send my parcels to Oslo."
     assert run(url) == ["I take note.", "I take note.", told]
 
 
-def test_online(url: str, openai_server: OpenAIServer) -> None:
+def test_example_runs_with_an_endpoint(url: str, openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("Noted."), chat_reply("I do not know."), chat_reply("To Oslo."))
     model = {"MODEL": "openai-chat:scripted", "OPENAI_API_KEY": "none", "OPENAI_BASE_URL": openai_server.url}
     assert run(url, **model) == ["Noted.", "I do not know.", "To Oslo."]

@@ -1,4 +1,4 @@
-"""Each test gets a database of its own, migrated, on both engines."""
+"""Each test gets its own migrated database, on both engines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs of the Makefile, and how they come by uv."""
+"""The targets of the Makefile, and how they find uv."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(*command: str | Path, path: str = os.environ["PATH"]) -> subprocess.Comp
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Path:
-    """The PATH of a machine without uv and Python, and a copy of the script at its side."""
+    """A PATH without uv and Python, with a copy of our script beside it."""
     for program in ("awk", "dirname", "sh"):
         (tmp_path / program).symlink_to(str(shutil.which(program)))
     shutil.copy(ROOT / ".ci" / "uv", tmp_path / "run-uv")
@@ -29,30 +29,30 @@ def machine(tmp_path: Path) -> Path:
 
 
 def install(machine: Path, name: str, script: str) -> None:
-    """Put a shell script on the machine's PATH."""
+    """Put a shell script on the PATH of the machine."""
     (machine / name).write_text(f"#!/bin/sh\n{script}\n")
     (machine / name).chmod(0o755)
 
 
 def run_uv(machine: Path) -> subprocess.CompletedProcess[str]:
-    """Run our uv script as that machine would."""
+    """Run our uv script on that machine."""
     return run(machine / "run-uv", "--say", "hello", path=str(machine))
 
 
-def test_make_lists_every_verb() -> None:
+def test_make_lists_every_target() -> None:
     listed = run("make")
     assert listed.stdout == run("make", "help").stdout
     described = {line.split()[1] for line in listed.stdout.splitlines() if len(line.split()) > 2}
     assert described >= VERBS
 
 
-def test_a_new_uv_on_path_is_used(machine: Path) -> None:
+def test_new_uv_on_path_is_used(machine: Path) -> None:
     install(machine, "uv", 'if [ "$1" = --version ]; then echo "uv 0.9.0 (abc)"; else echo "$@"; fi')
     assert run_uv(machine).stdout == "--say hello\n"
 
 
 @pytest.mark.parametrize("answer", ["echo 'uv 0.8.99'", "exit 1"])
-def test_an_old_or_broken_uv_is_not_used_and_an_old_python_is_named(machine: Path, answer: str) -> None:
+def test_old_or_broken_uv_is_not_used_and_old_python_is_named(machine: Path, answer: str) -> None:
     install(machine, "uv", answer)
     install(machine, "python3", 'if [ "$1" = --version ]; then echo "Python 3.10.4"; else exit 1; fi')
     refused = run_uv(machine)

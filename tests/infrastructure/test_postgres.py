@@ -1,4 +1,4 @@
-"""The Postgres that the other tests stand on."""
+"""The Postgres server that the other tests use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[1]
 
 
 def refuses(url: str) -> bool:
-    """True once nothing listens there any more."""
+    """Return True if the server refuses connections."""
     try:
         psycopg.connect(url).close()
     except psycopg.OperationalError as error:
@@ -28,7 +28,7 @@ def refuses(url: str) -> bool:
 
 
 def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run a command in the checkout, with variables added to the environment."""
+    """Run a command in the checkout, with additional environment variables."""
     environment = os.environ | variables
     return subprocess.run(command, cwd=TESTS.parent, env=environment, capture_output=True, text=True, check=False)
 
@@ -45,14 +45,14 @@ def test_tests_connect_as_a_plain_role_that_owns_its_database(postgres_url: str)
     assert owner == (True,)
 
 
-def test_vector_is_there_and_knows_iterative_scans(postgres_url: str) -> None:
+def test_vector_extension_supports_iterative_scans(postgres_url: str) -> None:
     with psycopg.connect(postgres_url) as connection:
         row = connection.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'").fetchone()
     assert row is not None
     assert tuple(map(int, row[0].split("."))) >= (0, 8, 0)
 
 
-def test_a_database_is_gone_after_its_test_even_with_a_client_connected(databases: Databases) -> None:
+def test_database_is_dropped_even_with_a_client_connected(databases: Databases) -> None:
     name = databases.create()
     with psycopg.connect(databases.url(name)) as connection:
         databases.drop(name)
@@ -60,7 +60,7 @@ def test_a_database_is_gone_after_its_test_even_with_a_client_connected(database
             connection.execute("SELECT 1")
 
 
-def test_a_wrong_password_is_refused(postgres_url: str, databases: Databases) -> None:
+def test_wrong_password_is_refused(postgres_url: str, databases: Databases) -> None:
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
         psycopg.connect(postgres_url.replace(databases.password, "wrong"))
 
@@ -78,7 +78,7 @@ def test_each_database_is_a_copy_of_its_template_only(databases: Databases) -> N
         databases.drop(name)
 
 
-def test_a_killed_server_keeps_what_it_acknowledged(own_postgres: OwnPostgres) -> None:
+def test_killed_server_keeps_what_it_acknowledged(own_postgres: OwnPostgres) -> None:
     with psycopg.connect(own_postgres.url, autocommit=True) as connection:
         connection.execute("CREATE TABLE note (text text)")
         connection.execute("INSERT INTO note VALUES ('acknowledged')")
@@ -90,13 +90,13 @@ def test_a_killed_server_keeps_what_it_acknowledged(own_postgres: OwnPostgres) -
         assert connection.execute("SELECT text FROM note").fetchone() == ("acknowledged",)
 
 
-def test_a_restarted_server_answers_on_the_same_port(own_postgres: OwnPostgres) -> None:
+def test_restarted_server_answers_on_the_same_port(own_postgres: OwnPostgres) -> None:
     own_postgres.server.restart("immediate")
     with psycopg.connect(own_postgres.url) as connection:
         assert connection.info.port == own_postgres.server.port
 
 
-def test_the_server_dies_with_the_tests() -> None:
+def test_server_dies_with_the_tests() -> None:
     script = f"""
 import os, signal, sys
 sys.path.insert(0, {str(TESTS)!r})
@@ -109,10 +109,10 @@ os.kill(os.getpid(), signal.SIGKILL)
     parent = run(sys.executable, "-c", script)
     url, *directories = parent.stdout.split()
     assert parent.returncode == -signal.SIGKILL
-    while not refuses(url):  # the kernel's signal is under way; the test's timeout is the bound
+    while not refuses(url):  # wait for the signal from the kernel; the test timeout is the limit
         pass
     for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)  # Postgres tidies up there too
+        shutil.rmtree(directory, ignore_errors=True)  # Postgres deletes files there as well
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another user")
@@ -126,7 +126,7 @@ def test_programs_in_a_private_home_are_copied(monkeypatch: pytest.MonkeyPatch, 
         assert connection.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_given_server_is_used_and_left_as_it_was(own_postgres: OwnPostgres) -> None:
+def test_given_server_is_used_and_left_unchanged(own_postgres: OwnPostgres) -> None:
     def inventory() -> list[tuple[str]]:
         with psycopg.connect(own_postgres.server.admin_url) as connection:
             names = "SELECT datname FROM pg_database UNION ALL SELECT rolname FROM pg_roles ORDER BY 1"
@@ -134,7 +134,7 @@ def test_a_given_server_is_used_and_left_as_it_was(own_postgres: OwnPostgres) ->
 
     before = inventory()
     tests = [f"{__file__}::{test_tests_connect_as_a_plain_role_that_owns_its_database.__name__}"]
-    tests += [f"{TESTS}/infrastructure/test_surroundings.py::test_no_setting_leaks_in"]
+    tests += [f"{TESTS}/infrastructure/test_surroundings.py::test_no_setting_is_inherited"]
     variables = {"TEST_POSTGRES_DSN": own_postgres.server.admin_url, "THREEFOLD_URL": "http://127.0.0.1:1"}
     nested = run(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *tests, **variables)
     assert "(TEST_POSTGRES_DSN)" in nested.stdout

@@ -1,4 +1,4 @@
-"""Every supported Python that is on this machine installs the lock and passes the fast tests."""
+"""Every supported Python on this machine can install the lock file and passes the fast tests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def find_python(version: str) -> str | None:
-    """An interpreter on PATH, of uv, or of pyenv (whose shims answer only for the version chosen there)."""
+    """Return an interpreter from PATH, uv, or pyenv, whose shims only run the version chosen there."""
     found = run(UV, "python", "find", "--system", version)
     if found.returncode == 0:
         return found.stdout.strip()
@@ -33,7 +33,7 @@ def find_python(version: str) -> str | None:
 
 
 @pytest.mark.parametrize("version", OTHERS)
-def test_the_fast_tests_pass_on(version: str) -> None:
+def test_fast_tests_pass_on_other_pythons(version: str) -> None:
     python = find_python(version)
     if python is None:
         pytest.skip(f"Python {version} is not here")

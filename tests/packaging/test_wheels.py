@@ -19,11 +19,11 @@ ROOT = Path(__file__).parents[2]
 UV = ROOT / ".ci" / "uv"
 MAX_SERVER_BYTES = 270 * 10**6
 PLUGINS = {"pydantic_ai": "", "langgraph": "[middleware]", "crewai": "", "adk": ""}
-"""Each with the extra that its README installs."""
+"""Each plugin with the extra that its README installs."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("packaging")]
 
-# httpx imports rich and click where it finds them, so what pydantic and httpx bring is taken off before.
+# httpx imports rich and click if they are installed, so modules loaded by pydantic and httpx are subtracted.
 THIRD_PARTY = """
 import sys
 def third_party():
@@ -37,7 +37,7 @@ print(*(third_party() - before))
 
 
 def run(*command: str | Path, directory: Path = ROOT, **variables: str) -> str:
-    """The output of a command, which must succeed."""
+    """Run a command that must succeed, and return its output."""
     environment = os.environ | variables
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -45,7 +45,7 @@ def run(*command: str | Path, directory: Path = ROOT, **variables: str) -> str:
 
 
 class Installation:
-    """An environment with nothing but the given wheels and what they need, at the locked versions."""
+    """An environment with only the given wheels and their dependencies, at the locked versions."""
 
     def __init__(self, directory: Path, constraints: Path, *wheels: Path | str) -> None:
         self.directory = directory
@@ -56,7 +56,7 @@ class Installation:
         return self.directory / "bin" / name
 
     def bytes_on_disk(self) -> int:
-        """What `du` says: blocks of each file, once."""
+        """Return the size that `du` reports: the blocks of each file, counted once."""
         files = {(stat.st_dev, stat.st_ino): stat.st_blocks for stat in map(Path.lstat, self.directory.rglob("*"))}
         return 512 * sum(files.values())
 
@@ -71,7 +71,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def constraints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The locked versions: what is tested here is also what the other tests ran on, and in uv's cache."""
+    """The locked versions, with which the other tests run and which are in the cache of uv."""
     path = tmp_path_factory.mktemp("constraints") / "constraints.txt"
     run(UV, "export", "--quiet", "--frozen", "--no-hashes", "--no-emit-workspace", "--output-file", path)
     return path
@@ -85,12 +85,12 @@ def core(wheels: dict[str, Path], constraints: Path, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def server(wheels: dict[str, Path], constraints: Path, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    """The service on SQLite: no extras."""
+    """The service on SQLite without extras."""
     directory = tmp_path_factory.mktemp("server") / "venv"
     return Installation(directory, constraints, wheels["threefold"], wheels["threefold_server"])
 
 
-def test_every_wheel_is_typed_and_carries_the_licence(wheels: dict[str, Path]) -> None:
+def test_every_wheel_has_types_and_the_licence(wheels: dict[str, Path]) -> None:
     assert wheels.keys() >= {"threefold", "threefold_server"}
     licence = (ROOT / "LICENSE").read_bytes()
     for name, path in wheels.items():
@@ -100,7 +100,7 @@ def test_every_wheel_is_typed_and_carries_the_licence(wheels: dict[str, Path]) -
             assert wheel.read(file) == licence
 
 
-def test_core_asks_for_pydantic_and_httpx_only(core: Installation) -> None:
+def test_core_requires_only_pydantic_and_httpx(core: Installation) -> None:
     script = "import importlib.metadata as m; print(*m.requires('threefold'))"
     requirements = run(core.program("python"), "-c", script).split()
     assert {requirement.partition("<")[0] for requirement in requirements} == {"httpx", "pydantic"}
@@ -110,20 +110,20 @@ def test_core_works_with_nothing_else_installed(core: Installation, tmp_path: Pa
     run(core.program("python"), "-W", "error", "-c", "import threefold, threefold.contract", directory=tmp_path)
 
 
-def test_core_imports_nothing_more_where_everything_is_installed() -> None:
+def test_core_imports_nothing_more_if_everything_is_installed() -> None:
     assert run(sys.executable, "-c", THIRD_PARTY).split() == []
 
 
-def test_the_service_on_sqlite_is_small(server: Installation) -> None:
+def test_service_on_sqlite_is_small(server: Installation) -> None:
     assert server.bytes_on_disk() < MAX_SERVER_BYTES
 
 
-def test_the_command_line_works_from_the_wheel(server: Installation, tmp_path: Path) -> None:
+def test_command_line_works_from_the_wheel(server: Installation, tmp_path: Path) -> None:
     assert "serve" in run(server.program("threefold"), "--help", directory=tmp_path)
 
 
 def quick_start(plugin: str) -> tuple[str, str]:
-    """The first program of a plugin's README, and what it prints."""
+    """Return the first program in the README of a plugin, and its output."""
     page = (ROOT / "packages" / f"{plugin}_plugin" / "README.md").read_text()
     shown = re.search(r"^```python\n(.*?)^```\n+```text\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     assert shown is not None, plugin
@@ -131,19 +131,19 @@ def quick_start(plugin: str) -> tuple[str, str]:
 
 
 def words(printed: str) -> list[str]:
-    """What was printed, however its lines are broken, but for the day."""
+    """Return the words of an output, with the date replaced and line breaks ignored."""
     return re.sub(r"\d{4}-\d\d-\d\d", "(day)", printed).split()
 
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The environment of somebody with a running service and no files yet."""
+    """The environment of a reader with a running service and an empty home."""
     with served("--data", str(tmp_path / "data"), "--embedder", "hash", "--tier-deadline", "30") as url:
         yield QUIET | {"HOME": str(tmp_path), "THREEFOLD_URL": url}
 
 
 @pytest.mark.parametrize("plugin", PLUGINS)
-def test_a_plugin_needs_core_and_its_framework_only(
+def test_plugin_requires_only_core_and_its_framework(
     plugin: str, wheels: dict[str, Path], constraints: Path, tmp_path: Path, reader: dict[str, str]
 ) -> None:
     wheel = f"{wheels[f'threefold_{plugin}']}{PLUGINS[plugin]}"
@@ -153,7 +153,7 @@ def test_a_plugin_needs_core_and_its_framework_only(
 
 
 def test_all_plugins_work_in_one_process(tmp_path: Path, reader: dict[str, str]) -> None:
-    """Each for users of its own, in the environment of these tests, which has all four frameworks."""
+    """In the environment of the tests, which has all four frameworks; each plugin has its own users."""
     programs, shown = zip(*map(quick_start, PLUGINS), strict=True)
     own = [program.replace('"ana"', f'"{plugin}"') for program, plugin in zip(programs, PLUGINS, strict=True)]
     printed = run(sys.executable, "-c", "\n".join(own), directory=tmp_path, THREEFOLD_USER="local", **reader)

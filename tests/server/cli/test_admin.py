@@ -1,4 +1,4 @@
-"""Administering from the command line: archives are files of their own, and what is shown can be copied."""
+"""Administration from the command line: archives are new private files, and long values are never wrapped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threefold_server.cli.output import out
 
 @pytest.fixture(scope="module")
 def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a service whose callers administer it, and where `ana` has a memory."""
+    """The URL of a service whose callers are administrators, with a memory of `ana`."""
     data = tmp_path_factory.mktemp("administered")
     with running("serve", "--port", "0", "--data", str(data), "--embedder", "hash", "--allow-admin") as process:
         url = process.first_line
@@ -25,7 +25,7 @@ def administered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
-def test_an_archive_is_for_its_owner_and_never_over_another_file(run: Run, administered: str, tmp_path: Path) -> None:
+def test_archive_is_private_and_never_overwrites_a_file(run: Run, administered: str, tmp_path: Path) -> None:
     archive = tmp_path / "ana.jsonl"
     asked = ("admin", "export", "--of", "ana", "--url", administered, "--output")
     assert run(*asked, archive).code == 0
@@ -38,14 +38,14 @@ def test_an_archive_is_for_its_owner_and_never_over_another_file(run: Run, admin
     assert (nowhere.code, "no file can be made at" in nowhere.err) == (2, True)
 
 
-def test_an_export_that_fails_leaves_no_file(run: Run, served: str, tmp_path: Path) -> None:
+def test_failed_export_leaves_no_file(run: Run, served: str, tmp_path: Path) -> None:
     refused = run("admin", "export", "--of", "ana", "--url", served, "--output", tmp_path / "ana.jsonl")
     assert refused.code == 1
     assert "--allow-admin" in refused.err
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_head_of_the_audit_is_never_folded(run: Run, administered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_of_the_audit_is_never_wrapped(run: Run, administered: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "width", 40)
     check = AuditCheck.model_validate(run("audit", "verify", "--url", administered, "--json").json)
     assert f"head {check.head}\n" in run("audit", "verify", "--url", administered).out

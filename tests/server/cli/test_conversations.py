@@ -1,4 +1,4 @@
-"""Conversation files: what becomes of each turn, and of what is no turn."""
+"""Conversation files: how each line is read, and how unreadable lines are reported."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def ids(path: Path) -> dict[str, str | None]:
     return {entry.turn.content: entry.turn.id for entry in said(path)}
 
 
-def test_a_line_is_a_turn_with_its_session(tmp_path: Path) -> None:
+def test_line_is_a_turn_with_its_session(tmp_path: Path) -> None:
     full = turn("Hello.", name="Ada", id="t1", created_at="2026-05-08T13:56:00+02:00", kind="message")
     (entry,) = said(lines(tmp_path, full))
     assert (entry.session_id, entry.turn.id, entry.turn.name) == ("s1", "t1", "Ada")
     assert entry.turn.created_at == datetime(2026, 5, 8, 11, 56, tzinfo=UTC)
 
 
-def test_a_turn_without_an_id_has_the_same_at_every_reading(tmp_path: Path) -> None:
+def test_turn_without_an_id_gets_the_same_id_each_time(tmp_path: Path) -> None:
     path = lines(tmp_path, turn("one"), turn("two"))
     assert ids(path) == ids(path)
     assert len(set(ids(path).values())) == 2
 
 
-def test_ids_stay_when_the_file_grows_or_is_mended(tmp_path: Path) -> None:
+def test_ids_stay_the_same_when_lines_are_added(tmp_path: Path) -> None:
     before = ids(lines(tmp_path, turn("one"), turn("two")))
     after = ids(lines(tmp_path, turn("zero"), turn("one"), turn("more"), turn("two")))
     assert {content: after[content] for content in before} == before
 
 
-def test_the_same_words_said_twice_are_two_turns(tmp_path: Path) -> None:
+def test_repeated_text_is_a_separate_turn(tmp_path: Path) -> None:
     entries = said(lines(tmp_path, turn("yes"), turn("yes"), turn("yes", "s2")))
     assert len({entry.turn.id for entry in entries}) == 3
 
@@ -69,7 +69,7 @@ def test_the_same_words_said_twice_are_two_turns(tmp_path: Path) -> None:
         ("7", "turn:"),
     ],
 )
-def test_a_bad_line_is_named_and_the_others_are_read(tmp_path: Path, line: object, problem: str) -> None:
+def test_unreadable_line_is_named_and_the_others_are_read(tmp_path: Path, line: object, problem: str) -> None:
     path = lines(tmp_path, turn("before"), line, "", turn("after"))
     before, bad, after = open_conversation(path).entries
     assert isinstance(before, Said)
@@ -79,7 +79,7 @@ def test_a_bad_line_is_named_and_the_others_are_read(tmp_path: Path, line: objec
     assert problem in bad.problem
 
 
-def test_a_bad_line_is_not_quoted(tmp_path: Path) -> None:
+def test_unreadable_line_is_not_quoted(tmp_path: Path) -> None:
     (bad,) = open_conversation(lines(tmp_path, turn("x", role="hush-hush"))).entries
     assert isinstance(bad, Unreadable)
     assert "hush" not in bad.problem
@@ -100,7 +100,7 @@ LOCOMO: dict[str, Any] = {
 }
 
 
-def test_a_locomo_file_becomes_sessions(tmp_path: Path) -> None:
+def test_locomo_file_becomes_sessions(tmp_path: Path) -> None:
     conversation = open_conversation(lines(tmp_path, LOCOMO, name="26.json"))
     assert conversation.places == 3
     first, second, third = [entry for entry in conversation.entries if isinstance(entry, Said)]
@@ -113,7 +113,7 @@ def test_a_locomo_file_becomes_sessions(tmp_path: Path) -> None:
     assert (third.session_id, third.turn.created_at) == ("26/session_2", datetime(2023, 9, 13, 0, 9, tzinfo=UTC))
 
 
-def test_what_is_wrong_in_a_locomo_file_is_named(tmp_path: Path) -> None:
+def test_problems_of_a_locomo_file_are_named(tmp_path: Path) -> None:
     broken = LOCOMO | {"session_1": [{"speaker": "Caroline", "text": "No id."}], "session_2_date_time": "yesterday"}
     first, second = open_conversation(lines(tmp_path, broken, name="26.json")).entries
     assert first == Unreadable("26:session_1:1", "dia_id: Field required")
@@ -121,7 +121,7 @@ def test_what_is_wrong_in_a_locomo_file_is_named(tmp_path: Path) -> None:
     assert second.place == "26:session_2"
 
 
-def test_a_json_file_of_lines_is_read_as_lines(tmp_path: Path) -> None:
+def test_json_file_of_lines_is_read_as_lines(tmp_path: Path) -> None:
     assert [entry.turn.content for entry in said(lines(tmp_path, turn("one"), turn("two"), name="talk.json"))] == [
         "one",
         "two",

@@ -1,4 +1,4 @@
-"""The demo proves its own claims, and fails where it cannot."""
+"""The demo checks what it claims, and fails if a claim does not hold."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fixtures.command_line import Run
 from threefold_server.cli import demo
 
 
-def test_the_demo_shows_what_it_says(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_demo_checks_every_scene(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("THREEFOLD_DATABASE_URL", f"sqlite:///{tmp_path / 'mine.db'}")
     shown = run("demo", "--json")
     assert (shown.code, shown.err) == (0, "")
@@ -29,21 +29,21 @@ def test_the_demo_shows_what_it_says(run: Run, monkeypatch: pytest.MonkeyPatch, 
     assert not (tmp_path / "mine.db").exists()
 
 
-def test_the_demo_is_told_to_people(run: Run) -> None:
+def test_demo_output_for_people(run: Run) -> None:
     shown = run("demo")
     assert shown.code == 0
     assert f"{len(demo.SCENES)}. The proof" in shown.out
     assert "<threefold-memory" in shown.out
 
 
-def test_a_demo_that_does_not_hold_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_fails_if_a_claim_does_not_hold(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(demo.SETTINGS, "rolling_summary", False)
     failed = run("demo")
     assert failed.code == 1
     assert failed.err == "error: the demo did not show that a digest has the older turns\n"
 
 
-def test_files_are_searched_in_whatever_case(tmp_path: Path) -> None:
+def test_files_are_searched_ignoring_case(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"\x00xQuokka-7391\x00")
     (tmp_path / "b").write_bytes(b"nothing")
     assert demo.files_with("quokka-7391", tmp_path) == ["a"]

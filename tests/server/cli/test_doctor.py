@@ -1,4 +1,4 @@
-"""`threefold doctor`: its exit code, and whether the command that it names mends what it found."""
+"""`threefold doctor`: its exit code, and that the command it names fixes the problem."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from threefold_server.storage.database import Database
 from threefold_server.storage.tables import tasks
 
 
-def test_the_command_fails_where_something_is_wrong(run: Run, sqlite_url: str) -> None:
+def test_doctor_fails_if_there_is_a_finding(run: Run, sqlite_url: str) -> None:
     store = ("--database-url", sqlite_url, "--embedder", "hash")
     with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client("ana", "support") as client:
         client.write("s1", [{"role": "user", "content": "The heron nests."}])
@@ -26,7 +26,7 @@ def test_the_command_fails_where_something_is_wrong(run: Run, sqlite_url: str) -
     assert "needs a look: parked work" in shown.err
 
 
-def test_a_real_endpoint_is_asked_for_digests_and_facts(
+def test_real_endpoint_is_tested_with_a_digest_and_a_comparison(
     run: Run, sqlite_url: str, openai_server: OpenAIServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = {"MODEL": "chat", "MODEL_BASE_URL": openai_server.url, "MODEL_API_KEY": "key"}
@@ -50,7 +50,7 @@ def test_a_real_endpoint_is_asked_for_digests_and_facts(
         ("purge", "hash", ("purge", "--yes")),
     ],
 )
-def test_the_command_that_is_named_mends_it(
+def test_named_command_fixes_the_finding(
     run: Run, postgres_url: str, state: str, embedder: str, mend: tuple[str, ...]
 ) -> None:
     store = ("--database-url", postgres_url, "--embedder", embedder)

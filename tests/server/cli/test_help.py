@@ -1,4 +1,4 @@
-"""Every command explains itself, with an example."""
+"""Every command has help with an example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threefold_server.cli import full_app
 
 
 def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
-    """The words of every command that does something."""
+    """Yield the words of every command that does something."""
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, *path, name)
@@ -27,7 +27,7 @@ def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
 COMMANDS = list(commands(get_command(full_app())))
 
 
-def test_the_verbs_of_the_contract_are_there() -> None:
+def test_commands_are_complete() -> None:
     assert {" ".join(words) for words in COMMANDS} == {
         *("demo", "serve", "worker", "migrate", "consolidate", "rebuild", "reembed", "purge"),
         *("backup", "restore", "migrate-store", "doctor"),
@@ -47,7 +47,7 @@ def test_every_command_has_an_example(words: tuple[str, ...], run: Run) -> None:
     assert f"Example:\n    $ threefold {' '.join(words)}" in shown.out
 
 
-def test_every_setting_of_the_service_has_a_flag(run: Run) -> None:
+def test_every_setting_has_a_flag(run: Run) -> None:
     from threefold_server.cli.store import SECRETS
     from threefold_server.settings import Settings
 
@@ -55,13 +55,13 @@ def test_every_setting_of_the_service_has_a_flag(run: Run) -> None:
     assert {name for name in Settings.model_fields if name.replace("_", "-") not in shown} == SECRETS
 
 
-def test_without_a_command_the_help_is_shown(run: Run) -> None:
+def test_help_is_shown_without_a_command(run: Run) -> None:
     shown = run()
     assert shown.code == 2
     assert "recall" in shown.out + shown.err
 
 
-def test_a_client_command_does_not_load_the_service() -> None:
+def test_client_command_does_not_import_the_service() -> None:
     script = (
         "import sys; from threefold_server.cli import main\ntry: main(['recall', '--help'])\nexcept SystemExit: pass"
     )

@@ -1,4 +1,4 @@
-"""API keys by command, on both databases, and what they open on a service in mode `keys`."""
+"""API keys by command, on both databases, and what they allow in mode `keys`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def store(run: Run, database_url: str) -> Run:
     return lambda *arguments: run(*arguments, "--database-url", database_url)
 
 
-def test_a_key_is_made_shown_once_listed_and_revoked(store: Run) -> None:
+def test_key_is_created_shown_once_listed_and_revoked(store: Run) -> None:
     made = store("keys", "create", "--user", "u-1", "--agent", "support", "--label", "laptop")
     assert made.code == 0
     token = made.out.strip()
@@ -40,14 +40,14 @@ def test_a_key_is_made_shown_once_listed_and_revoked(store: Run) -> None:
     assert (again.code, again.err) == (1, "error: no such live key; see `threefold keys list`\n")
 
 
-def test_the_id_of_a_key_is_never_folded(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_id_of_a_key_is_never_wrapped(store: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(out, "width", 60)
     store("keys", "create", "--named-users", "--agent", "support", "--label", "the backend of the whole team")
     (key,) = KeyList.model_validate(store("keys", "list", "--json").json).keys
     assert key.key_id in store("keys", "list").out
 
 
-def test_a_key_opens_what_it_grants(store: Run, database_url: str) -> None:
+def test_key_allows_what_it_grants(store: Run, database_url: str) -> None:
     grants = ["--named-users", "--agent-prefix", "crew/", "--may-share", "--expires-in-days", "9"]
     made = KeyView.model_validate(store("keys", "create", *grants, "--level", "session", "--json").json)
     assert made.token is not None
@@ -64,13 +64,13 @@ def test_a_key_opens_what_it_grants(store: Run, database_url: str) -> None:
             memory.whoami()
 
 
-def test_an_agent_may_act_on_its_own(store: Run) -> None:
+def test_key_for_an_agent_without_a_user(store: Run) -> None:
     made = KeyView.model_validate(store("keys", "create", "--self", "--agent", "nightly", "--json").json)
     assert (made.user_grant, made.user, made.agent) == ("self", None, "nightly")
     assert "(self)" in store("keys", "list").out
 
 
-def test_a_key_is_rotated_while_its_old_token_goes_on(store: Run, database_url: str) -> None:
+def test_old_token_of_a_rotated_key_works_until_the_grace_ends(store: Run, database_url: str) -> None:
     old = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
     new = KeyView.model_validate(store("keys", "rotate", old.key_id, "--grace-days", "2", "--json").json)
     assert (new.key_id, new.token == old.token, new.user) == (old.key_id, False, "u")
@@ -85,7 +85,7 @@ def test_a_key_is_rotated_while_its_old_token_goes_on(store: Run, database_url: 
         assert database.read_sync("system", lambda c: keys.verify(c, str(new.token), later)) is not None
 
 
-def test_a_rotation_without_grace_ends_the_old_token_at_once(store: Run, database_url: str) -> None:
+def test_rotation_without_grace_ends_the_old_token_at_once(store: Run, database_url: str) -> None:
     old = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
     assert store("keys", "rotate", old.key_id, "--grace-days", "0").out.startswith("tf_")
     with (
@@ -96,7 +96,7 @@ def test_a_rotation_without_grace_ends_the_old_token_at_once(store: Run, databas
         memory.whoami()
 
 
-def test_a_grace_is_ended_by_no_second_rotation_but_one_without_grace(store: Run) -> None:
+def test_rotation_during_a_grace_period_requires_grace_days_0(store: Run) -> None:
     made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json)
     assert store("keys", "rotate", made.key_id).code == 0
     refused = store("keys", "rotate", made.key_id)
@@ -115,7 +115,7 @@ def test_only_a_live_key_is_rotated(store: Run) -> None:
         assert (refused.code, refused.err) == (1, "error: no such live key; see `threefold keys list`\n")
 
 
-def test_the_last_use_of_a_key_is_told(store: Run, database_url: str) -> None:
+def test_last_use_of_a_key_is_shown(store: Run, database_url: str) -> None:
     used, unused = (
         KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", "--json").json) for _ in range(2)
     )
@@ -129,14 +129,14 @@ def test_the_last_use_of_a_key_is_told(store: Run, database_url: str) -> None:
     assert (last[used.key_id] or used.created_at) > used.created_at
 
 
-def test_a_key_carries_its_own_policy(store: Run) -> None:
+def test_key_has_its_own_policy(store: Run) -> None:
     policy = ["--failure-mode", "strict", "--token-budget", "900", "--top-k", "0", "--requests-per-minute", "60"]
     made = KeyView.model_validate(store("keys", "create", "--user", "u", "--agent", "a", *policy, "--json").json)
     assert made.policy == KeyPolicy("strict", 900, 0, 60)
     assert KeyList.model_validate(store("keys", "list", "--json").json).keys[0].policy == made.policy
 
 
-def test_an_administrators_key_needs_no_user(store: Run, database_url: str) -> None:
+def test_key_of_an_administrator_needs_no_user(store: Run, database_url: str) -> None:
     made = KeyView.model_validate(store("keys", "create", "--admin", "--json").json)
     assert (made.admin, made.user_grant, made.agent) == (True, "self", "admin")
     named = KeyView.model_validate(store("keys", "create", "--admin", "--user", "u", "--agent", "a", "--json").json)
@@ -161,12 +161,12 @@ def test_an_administrators_key_needs_no_user(store: Run, database_url: str) -> N
         ["--user", "u", "--agent", "a", "--expires-in-days", "0"],
     ],
 )
-def test_a_key_speaks_for_one_and_as_one(run: Run, tmp_path: Path, grants: list[str]) -> None:
+def test_key_requires_exactly_one_user_grant_and_one_agent_grant(run: Run, tmp_path: Path, grants: list[str]) -> None:
     assert run("keys", "create", *grants, "--data", tmp_path / "new").code == 2
     assert not (tmp_path / "new").exists()
 
 
-def test_a_key_reaches_no_further_than_its_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_cannot_exceed_the_level_of_its_store(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     grants = ["--user", "u", "--agent", "a", "--data", tmp_path]
     refused = run("keys", "create", *grants, "--level", "user")
     assert (refused.code, refused.out) == (1, "")
@@ -177,7 +177,7 @@ def test_a_key_reaches_no_further_than_its_store(run: Run, tmp_path: Path, monke
     assert run("keys", "create", *grants, "--json").json["level"] == "session"
 
 
-def test_keys_of_a_store_that_is_not_there_are_not_listed(run: Run, tmp_path: Path) -> None:
+def test_listing_keys_of_a_missing_store_fails(run: Run, tmp_path: Path) -> None:
     refused = run("keys", "list", "--data", tmp_path / "none")
     assert refused.code == 2
     assert "there is no store at" in refused.err

@@ -1,4 +1,4 @@
-"""The verbs of the memory, against a running service: tables for people, the contract's JSON for machines."""
+"""The memory commands against a running service: tables for people, JSON of the contract for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from threefold_server.cli.views import Status
 SAID = "I deploy to staging on Fridays."
 
 
-def test_what_is_written_is_recalled_at_once(online: Run) -> None:
+def test_written_turn_is_recalled_at_once(online: Run) -> None:
     written = online("write", "s1", SAID, "--name", "Ada", "--json")
     assert WriteResponse.model_validate(written.json).appended == 1
     found = RecallResponse.model_validate(online("recall", "when do I deploy?", "--session", "s2", "--json").json)
@@ -47,18 +47,18 @@ def test_options_of_recall_reach_the_service(online: Run) -> None:
     assert (answer.facts, len(answer.window), answer.tokens.budget) == ([], 1, 300)
 
 
-def test_nothing_remembered_is_said(online: Run) -> None:
+def test_recall_without_results_says_so(online: Run) -> None:
     assert online("recall", "anything").out == "Nothing is remembered about this.\n"
 
 
-def test_text_comes_from_standard_input_too(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_read_from_standard_input(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("a line\nand another\n"))
     assert online("write", "s1", "-", "--role", "tool").code == 0
     (turn,) = TurnPage.model_validate(online("sessions", "turns", "s1", "--json").json).turns
     assert (turn.role, turn.content) == ("tool", "a line\nand another\n")
 
 
-def test_a_turn_with_an_id_is_written_once(online: Run) -> None:
+def test_turn_with_an_id_is_written_once(online: Run) -> None:
     command = ("write", "s1", SAID, "--id", "t1", "--at", "2026-05-08T13:56:00+00:00", "--visibility", "agent")
     online(*command)
     assert "0 appended, 1 duplicates" in online(*command).out
@@ -78,7 +78,7 @@ def test_memories_are_listed_page_by_page(online: Run) -> None:
     assert [item.kind for item in only.items] == ["fact"]
 
 
-def test_a_fact_lives_its_life(online: Run) -> None:
+def test_fact_is_saved_edited_restored_and_deleted(online: Run) -> None:
     options = ["--session", "s1", "--expires-in-days", "9", "--metadata", '{"ticket": 7}']
     saved = Memory.model_validate(online("facts", "save", "Anna leads.", *options, "--json").json)
     assert (saved.session_id, saved.metadata) == ("s1", {"ticket": 7})
@@ -96,13 +96,13 @@ def test_a_fact_lives_its_life(online: Run) -> None:
 
 
 @pytest.mark.parametrize("metadata", ["{", "[1]"])
-def test_metadata_is_an_object(online: Run, metadata: str) -> None:
+def test_metadata_must_be_an_object(online: Run, metadata: str) -> None:
     refused = online("facts", "save", "x", "--metadata", metadata)
     assert refused.code == 2
     assert refused.err.startswith("error: --metadata ")
 
 
-def test_an_edit_that_changes_nothing_is_a_mistake(online: Run) -> None:
+def test_edit_without_a_change_is_refused(online: Run) -> None:
     assert online("facts", "edit", "0" * 32).code == 2
 
 
@@ -122,7 +122,7 @@ def test_sessions_are_read_and_ended(online: Run) -> None:
     assert "indexed" in online("sessions", "end", "s1").out
 
 
-def test_status_tells_who_one_is(online: Run, served: str) -> None:
+def test_status_shows_service_identity_and_session(online: Run, served: str) -> None:
     online("write", "s1", SAID)
     found = Status.model_validate(online("status", "s1", "--json").json)
     assert (found.url, found.health.status, found.identity.agent) == (served, "ok", "local")
@@ -132,7 +132,7 @@ def test_status_tells_who_one_is(online: Run, served: str) -> None:
     assert "indexed" in online("status", "s1").out
 
 
-def test_a_forget_is_rehearsed_and_asks(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forget_shows_counts_and_asks_for_confirmation(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     online("write", "s1", SAID)
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = online("forget", "--session", "s1", "--json")
@@ -147,7 +147,7 @@ def test_a_forget_is_rehearsed_and_asks(online: Run, monkeypatch: pytest.MonkeyP
     assert online("list").out == "Nothing there.\n"
 
 
-def test_every_selector_of_a_forget_works(online: Run) -> None:
+def test_every_selector_of_forget_works(online: Run) -> None:
     online("write", "s1", "from a tool", "--role", "tool", "--name", "web_search")
     saved = Memory.model_validate(online("facts", "save", "x", "--json").json)
     source = ["--source", "tool", "web_search", "--since", "2000-01-01"]
@@ -158,21 +158,21 @@ def test_every_selector_of_a_forget_works(online: Run) -> None:
     assert "receipt" in online("forget", "--level", "agent", "-y").out
 
 
-def test_a_forget_names_exactly_one_thing(online: Run) -> None:
+def test_forget_requires_exactly_one_selector(online: Run) -> None:
     refused = online("forget", "--level", "agent", "--session", "s1", "--yes")
     assert refused.code == 2
     assert refused.err.startswith("error: request: name exactly one of")
     assert refused.err.count("\n") == 1
 
 
-def test_remembered_escape_sequences_do_not_reach_the_terminal(online: Run) -> None:
+def test_escape_sequences_in_memory_do_not_reach_the_terminal(online: Run) -> None:
     online("write", "s1", "\x1b]0;owned\x07 [bold]plain[/bold]", "--name", "\x1b[31mred")
     shown = online("recall", "plain").out
     assert "\x1b" not in shown
     assert "[bold]plain[/bold]" in shown
 
 
-def test_flags_win_over_the_environment(online: Run, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_the_environment(online: Run, served: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEFOLD_URL", "http://127.0.0.1:1")
     monkeypatch.setenv("THREEFOLD_USER", "somebody else")
     assert online("write", "s1", SAID, "--url", served, "--user", "flagged", "--agent", "a").code == 0
@@ -180,20 +180,20 @@ def test_flags_win_over_the_environment(online: Run, served: str, monkeypatch: p
         assert memory.turns("s1").turns[0].content == SAID
 
 
-def test_without_a_service_the_next_step_is_named(run: Run) -> None:
+def test_missing_service_is_reported_with_the_next_step(run: Run) -> None:
     refused = run("recall", "x", "--url", "http://127.0.0.1:1")
     assert refused.code == 1
     assert "`threefold serve`" in refused.err
     assert refused.err.count("\n") == 1
 
 
-def test_a_wrong_url_is_wrong_usage(run: Run) -> None:
+def test_invalid_url_is_a_usage_error(run: Run) -> None:
     refused = run("recall", "x", "--url", "127.0.0.1:8181")
     assert refused.code == 2
     assert refused.err.startswith("error: url must be an http:// or https:// URL")
 
 
-def test_a_level_above_the_ceiling_is_refused(online: Run) -> None:
+def test_level_above_the_ceiling_is_refused(online: Run) -> None:
     refused = online("recall", "x", "--level", "user")
     assert (refused.code, refused.out) == (1, "")
     assert "ceiling" in refused.err

@@ -1,4 +1,4 @@
-"""Conversation files into a running service: all of it, once, and nothing lost in silence."""
+"""`threefold replay`: conversation files are loaded completely and once, and every problem is reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def locomo(path: Path) -> Path:
     )
 
 
-def test_a_file_is_loaded_once(online: Run, talk: Path) -> None:
+def test_file_is_loaded_once(online: Run, talk: Path) -> None:
     first = online("replay", talk, "--wait", "--json")
     assert first.code == 0
     assert report(first) == Replayed(file=str(talk), sessions=["s1", "s2"], appended=3)
@@ -62,7 +62,7 @@ def test_a_file_is_loaded_once(online: Run, talk: Path) -> None:
     assert (turns[0]["created_at"], turns[0]["name"]) == ("2026-05-08T13:56:00Z", "Ada")
 
 
-def test_a_locomo_file_is_loaded(online: Run, tmp_path: Path) -> None:
+def test_locomo_file_is_loaded(online: Run, tmp_path: Path) -> None:
     file = locomo(tmp_path / "26.json")
     assert report(online("replay", file, "--json", "--session-prefix", "x/")).sessions == ["x/26/session_1"]
     (said,) = online("sessions", "turns", "x/26/session_1", "--json").json["turns"]
@@ -70,7 +70,7 @@ def test_a_locomo_file_is_loaded(online: Run, tmp_path: Path) -> None:
     assert said["content"] == "Look! [shares a photo: a dog]"
 
 
-def test_bad_lines_are_named_and_the_others_stored(online: Run, tmp_path: Path) -> None:
+def test_unreadable_lines_are_named_and_the_others_stored(online: Run, tmp_path: Path) -> None:
     file = lines(tmp_path / "talk.jsonl", turn("one"), "{", turn("two"), turn("x", role="robot"), turn("three"))
     result = online("replay", file)
     assert result.code == 1
@@ -78,13 +78,13 @@ def test_bad_lines_are_named_and_the_others_stored(online: Run, tmp_path: Path) 
     assert f"{file}:4: role:" in result.err
     turns = online("sessions", "turns", "s1", "--json").json["turns"]
     assert [said["content"] for said in turns] == ["one", "two", "three"]
-    lines(file, turn("one"), turn("mended"), turn("two"), turn("three"))
+    lines(file, turn("one"), turn("fixed"), turn("two"), turn("three"))
     assert report(online("replay", file, "--json")) == Replayed(
         file=str(file), sessions=["s1"], appended=1, duplicates=3
     )
 
 
-def test_a_turn_that_is_refused_takes_no_other_with_it(online: Run, tmp_path: Path) -> None:
+def test_refused_turn_does_not_affect_the_others(online: Run, tmp_path: Path) -> None:
     online("write", "s1", "first words", "--id", "t1")
     file = lines(tmp_path / "talk.jsonl", turn("before"), turn("other words", id="t1"), turn("after"))
     result = online("replay", file, "--json")
@@ -95,7 +95,7 @@ def test_a_turn_that_is_refused_takes_no_other_with_it(online: Run, tmp_path: Pa
 
 
 @pytest.mark.parametrize(("limit", "value"), [("BATCH_TURNS", 2), ("BATCH_CHARS", 15)])
-def test_turns_go_in_batches(
+def test_turns_are_sent_in_batches(
     online: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
 ) -> None:
     monkeypatch.setattr(module, limit, value)
@@ -112,18 +112,18 @@ def test_turns_go_in_batches(
     assert sizes == [2, 2, 1]
 
 
-def test_without_a_service_it_says_where_it_stopped(run: Run, talk: Path) -> None:
+def test_missing_service_is_reported_with_the_position(run: Run, talk: Path) -> None:
     result = run("replay", talk, "--url", "http://127.0.0.1:1")
     assert result.code == 1
     assert f"Stopped before {talk}:1." in result.err
     assert "`threefold serve`" in result.err
 
 
-def test_a_file_that_is_not_there_is_wrong_usage(run: Run, tmp_path: Path) -> None:
+def test_missing_file_is_a_usage_error(run: Run, tmp_path: Path) -> None:
     assert run("replay", tmp_path / "none.jsonl").code == 2
 
 
-def test_several_files_are_counted_apart(online: Run, talk: Path, tmp_path: Path) -> None:
+def test_files_are_counted_separately(online: Run, talk: Path, tmp_path: Path) -> None:
     files = (talk, locomo(tmp_path / "26.json"))
     counted = ReplayReport.model_validate(online("replay", *files, "--json").json)
     assert [(len(file.sessions), file.appended) for file in counted.files] == [(2, 3), (1, 1)]

@@ -1,4 +1,4 @@
-"""`threefold serve` and `worker` as processes, and every way not to start in one line."""
+"""`threefold serve` and `worker` as processes, and each reason not to start as one line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JWT = ["--mode", "jwt", "--jwt-issuer", "https://issuer.example", "--jwt-audienc
 SAID = {"role": "user", "content": "I deploy to staging on Fridays."}
 
 
-def test_serve_answers_at_the_address_it_prints_and_drains(tmp_path: Path) -> None:
+def test_serve_answers_at_the_printed_address_and_drains(tmp_path: Path) -> None:
     arguments = ["serve", "--port", "0", "--data", str(tmp_path), "--embedder", "hash"]
     with running(*arguments, log_level="warning") as process:
         with process.client("ana") as memory:
@@ -37,7 +37,7 @@ def test_serve_answers_at_the_address_it_prints_and_drains(tmp_path: Path) -> No
         assert memory.turns("s1").turns[0].content == SAID["content"]
 
 
-def test_a_flag_wins_over_the_environment(tmp_path: Path) -> None:
+def test_flag_overrides_the_environment(tmp_path: Path) -> None:
     other = f"sqlite:///{tmp_path / 'other.db'}"
     arguments = ["serve", "--port", "0", "--data", str(tmp_path / "flagged"), "--allow-user-level"]
     with running(*arguments, embedder="hash", database_url=other, allow_user_level="false") as process:
@@ -46,8 +46,8 @@ def test_a_flag_wins_over_the_environment(tmp_path: Path) -> None:
     assert not (tmp_path / "other.db").exists()
 
 
-def test_tokens_are_checked_where_they_are_served(tmp_path: Path, issuer: Issuer, jwks_url: str) -> None:
-    """The settings reach the process; while the issuer is down, known keys go on and unknown ones are refused."""
+def test_tokens_are_verified_by_the_served_process(tmp_path: Path, issuer: Issuer, jwks_url: str) -> None:
+    """While the issuer is down, tokens with a known key are accepted and others refused."""
     arguments = ["serve", "--port", "0", "--data", str(tmp_path), *JWT, "--jwt-jwks-url", jwks_url]
     with running(*arguments, embedder="hash") as process:
         with MemoryClient(process.first_line, api_key=issuer.token(), timeout=60) as memory:
@@ -72,7 +72,7 @@ def test_several_processes_serve_one_postgres(postgres_url: str) -> None:
         assert process.stop() == 0
 
 
-def test_a_worker_does_the_work_of_a_service_that_does_none(postgres_url: str) -> None:
+def test_worker_process_does_the_background_work(postgres_url: str) -> None:
     settings = {"embedder": "hash", "database_url": postgres_url}
     with running("serve", "--port", "0", "--no-consolidate", **settings) as service, service.client() as memory:
         memory.write("s1", [SAID])
@@ -82,7 +82,7 @@ def test_a_worker_does_the_work_of_a_service_that_does_none(postgres_url: str) -
             assert worker.stop() == 0
 
 
-def test_a_fault_of_the_server_is_logged_without_what_it_quotes() -> None:
+def test_server_error_is_logged_without_its_message() -> None:
     try:
         raise RuntimeError("said in confidence")
     except RuntimeError:
@@ -92,7 +92,7 @@ def test_a_fault_of_the_server_is_logged_without_what_it_quotes() -> None:
     assert "confidence" not in line
 
 
-def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> None:
+def test_error_inside_a_task_group_is_raised_alone(tmp_path: Path) -> None:
     async def work(_: Service) -> None:
         async with anyio.create_task_group():
             raise Unavailable("the database went away")
@@ -129,7 +129,7 @@ def test_an_error_in_the_middle_of_the_work_comes_out_alone(tmp_path: Path) -> N
         ([], {"max_read_level": "store"}, "should be 'session', 'agent' or 'user'"),
     ],
 )
-def test_a_wrong_setting_is_wrong_usage(
+def test_invalid_setting_is_a_usage_error(
     run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -146,7 +146,7 @@ def test_a_wrong_setting_is_wrong_usage(
     assert refused.err.count("\n") == 1
 
 
-def test_traces_without_the_extra_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_without_its_extra_is_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def not_there(package: str) -> bool:
         return not package.startswith("opentelemetry.")
 
@@ -164,7 +164,7 @@ def test_traces_without_the_extra_are_refused(run: Run, monkeypatch: pytest.Monk
         ("openai", "--embedder", "openai:text-embedding-3-small", "openai"),
     ],
 )
-def test_a_missing_package_is_one_line_that_names_its_extra(
+def test_missing_package_is_one_line_with_its_extra(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str, flag: str, value: str, extra: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -174,18 +174,18 @@ def test_a_missing_package_is_one_line_that_names_its_extra(
     assert f"; install threefold-server[{extra}]" in refused.err
 
 
-def test_two_stores_are_one_too_many(run: Run, tmp_path: Path) -> None:
+def test_data_and_database_url_together_are_refused(run: Run, tmp_path: Path) -> None:
     assert run("serve", "--data", tmp_path, "--database-url", "postgresql://x/y").code == 2
 
 
-def test_a_secret_in_a_wrong_setting_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_an_invalid_setting_is_not_shown(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("THREEFOLD_DATABASE_URL", "mysql://me:hush@host/x")
     refused = run("serve")
     assert refused.code == 2
     assert "hush" not in refused.err
 
 
-def test_a_port_in_use_is_said(run: Run, tmp_path: Path) -> None:
+def test_port_in_use_is_reported(run: Run, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         refused = run("serve", "--port", port, "--data", tmp_path, "--embedder", "hash")
@@ -194,7 +194,7 @@ def test_a_port_in_use_is_said(run: Run, tmp_path: Path) -> None:
     assert refused.err.count("\n") == 1
 
 
-def test_a_database_out_of_reach_is_said(run: Run) -> None:
+def test_unreachable_database_is_reported(run: Run) -> None:
     refused = run("serve", "--database-url", "postgresql://nobody:hush@127.0.0.1:1/none")
     assert refused.code == 1
     assert "database" in refused.err
@@ -202,14 +202,14 @@ def test_a_database_out_of_reach_is_said(run: Run) -> None:
     assert refused.err.count("\n") == 1
 
 
-def test_a_missing_schema_is_said(run: Run, blank_postgres_url: str) -> None:
+def test_missing_schema_is_reported(run: Run, blank_postgres_url: str) -> None:
     refused = run("serve", "--database-url", blank_postgres_url)
     assert refused.code == 1
     assert "`threefold migrate`" in refused.err
     assert refused.err.count("\n") == 1
 
 
-def test_a_superuser_is_refused(run: Run, databases: Databases, postgres_url: str) -> None:
+def test_superuser_is_refused(run: Run, databases: Databases, postgres_url: str) -> None:
     name = postgres_url.rpartition("/")[2]
     superuser = databases.admin_url.rpartition("/")[0]
     refused = run("serve", "--database-url", f"{superuser}/{name}")
@@ -218,14 +218,14 @@ def test_a_superuser_is_refused(run: Run, databases: Databases, postgres_url: st
     assert refused.err.count("\n") == 1
 
 
-def test_a_directory_that_cannot_be_made_is_said(run: Run, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_is_reported(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     refused = run("serve", "--data", tmp_path / "file" / "memory")
     assert refused.code == 1
     assert "Not a directory" in refused.err
 
 
-def test_colours_are_off_where_there_is_no_terminal(tmp_path: Path) -> None:
+def test_output_has_no_colours_without_a_terminal(tmp_path: Path) -> None:
     command = [THREEFOLD, "keys", "create", "--user", "u", "--agent", "a", "--data", tmp_path]
     done = subprocess.run(command, env=clean_environment(), capture_output=True, check=True)
     assert b"\x1b" not in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Backup, restore and the move to another database: the same content on both sides, and the same answers."""
+"""Backup, restore and migration to another database: the same content and the same answers on both sides."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 1_203  # more than two batches
 
 @pytest.fixture
 def filled(database_url: str) -> str:
-    """A store that holds something in most tables."""
+    """A store with content in most tables."""
     with LocalService(
         database_url=database_url, embedder="hash", compaction_target=100, compaction_trigger=200
     ) as service:
@@ -39,7 +39,7 @@ def filled(database_url: str) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def empty(request: pytest.FixtureRequest, run: Run) -> str:
-    """Another store, with nothing in it."""
+    """Another store without content."""
     url: str = request.getfixturevalue(f"blank_{request.param}_url")
     assert run("migrate", "--database-url", url).code == 0
     return url
@@ -61,7 +61,7 @@ def said_again(url: str) -> list[str]:
             return [memory.text for memory in found]
 
 
-def test_a_store_moves_to_either_database(run: Run, filled: str, empty: str) -> None:
+def test_store_moves_to_either_database(run: Run, filled: str, empty: str) -> None:
     moved = run("migrate-store", "--database-url", filled, "--to", empty, "--json")
     assert moved.code == 0, moved.err
     before = content(filled)
@@ -71,7 +71,7 @@ def test_a_store_moves_to_either_database(run: Run, filled: str, empty: str) -> 
     assert said_again(empty) == said_again(filled) != []
 
 
-def test_a_backup_comes_back_whole(run: Run, filled: str, empty: str, tmp_path: Path) -> None:
+def test_backup_is_restored_completely(run: Run, filled: str, empty: str, tmp_path: Path) -> None:
     file = tmp_path / "memory.backup"
     before = content(filled)
     assert run("backup", file, "--database-url", filled).code == 0
@@ -81,7 +81,7 @@ def test_a_backup_comes_back_whole(run: Run, filled: str, empty: str, tmp_path: 
     assert content(empty) == before
 
 
-def test_the_hash_tells_every_change(filled: str) -> None:
+def test_content_hash_shows_every_change(filled: str) -> None:
     before = content(filled)
     database = Database(filled)
     database.write_sync("system", lambda c: c.execute(update(turns).where(turns.c.seq == 7).values(content="Changed.")))
@@ -89,7 +89,7 @@ def test_the_hash_tells_every_change(filled: str) -> None:
     assert [one.table for one, other in zip(before, content(filled), strict=True) if one != other] == ["turns"]
 
 
-def test_many_rows_go_in_batches(run: Run, sqlite_url: str, tmp_path: Path) -> None:
+def test_many_rows_are_copied_in_batches(run: Run, sqlite_url: str, tmp_path: Path) -> None:
     with LocalService(database_url=sqlite_url, embedder="hash", consolidate=False) as service:
         client = service.client("ana", "support")
         for start in range(0, MANY, 401):
@@ -99,7 +99,7 @@ def test_many_rows_go_in_batches(run: Run, sqlite_url: str, tmp_path: Path) -> N
     assert {one["table"]: one["rows"] for one in moved.json["tables"]}["turns"] == MANY
 
 
-def test_only_an_empty_store_is_filled(run: Run, filled: str, tmp_path: Path) -> None:
+def test_only_an_empty_store_is_restored_into(run: Run, filled: str, tmp_path: Path) -> None:
     file = tmp_path / "memory.backup"
     assert run("backup", file, "--database-url", filled).code == 0
     before = content(filled)
@@ -108,7 +108,7 @@ def test_only_an_empty_store_is_filled(run: Run, filled: str, tmp_path: Path) ->
     assert "holds memory already" in refused.err
 
 
-def test_what_is_no_backup_is_refused(run: Run, tmp_path: Path, sqlite_url: str) -> None:
+def test_file_that_is_no_backup_is_refused(run: Run, tmp_path: Path, sqlite_url: str) -> None:
     text = tmp_path / "notes.txt"
     text.write_text("The heron nests.")
     for file in (text, tmp_path / "nowhere"):
@@ -116,12 +116,12 @@ def test_what_is_no_backup_is_refused(run: Run, tmp_path: Path, sqlite_url: str)
         assert (refused.code, f"{file} is not a backup" in refused.err) == (2, True)
 
 
-def test_a_backup_overwrites_nothing(run: Run, sqlite_url: str, tmp_path: Path) -> None:
+def test_backup_overwrites_no_file(run: Run, sqlite_url: str, tmp_path: Path) -> None:
     file = tmp_path / "precious"
     file.write_text("mine")
     assert run("backup", file, "--database-url", sqlite_url).code == 2
     assert file.read_text() == "mine"
 
 
-def test_a_store_is_not_copied_onto_itself(run: Run, sqlite_url: str) -> None:
+def test_store_is_not_copied_onto_itself(run: Run, sqlite_url: str) -> None:
     assert run("migrate-store", "--database-url", sqlite_url, "--to", sqlite_url).code == 2

@@ -1,4 +1,4 @@
-"""Looking after a store by command: migrations, background work, purging; on both databases."""
+"""Maintenance of a store by command: migrations, background work and purge, on both databases."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def store(run: Run, database_url: str) -> Run:
 
 @pytest.fixture
 def idle(database_url: str) -> Iterator[MemoryClient]:
-    """A client of a service that leaves the background work undone."""
+    """A client of a service without background work."""
     service = LocalService(database_url=database_url, embedder="hash", consolidate=False)
     with service, service.client("ana", "support") as client:
         yield client
 
 
-def test_migrate_makes_the_schema_and_may_be_repeated(run: Run, blank_database_url: str) -> None:
+def test_migrate_creates_the_schema_and_may_be_repeated(run: Run, blank_database_url: str) -> None:
     for _ in range(2):
         assert run("migrate", "--database-url", blank_database_url).code == 0
     database = Database(blank_database_url)
@@ -44,13 +44,13 @@ def test_migrate_makes_the_schema_and_may_be_repeated(run: Run, blank_database_u
     database.close()
 
 
-def test_a_database_that_is_not_there_is_told_with_what_to_look_at(run: Run) -> None:
+def test_unreachable_database_is_reported_with_what_to_check(run: Run) -> None:
     refused = run("migrate", "--database-url", "postgresql://x@127.0.0.1:1/y")
     assert refused.code == 1
     assert "does it run, and is THREEFOLD_DATABASE_URL right?" in refused.err
 
 
-def test_consolidate_does_what_is_due(store: Run, idle: MemoryClient) -> None:
+def test_consolidate_does_the_due_work(store: Run, idle: MemoryClient) -> None:
     idle.write("s1", [{"role": "user", "content": SAID}])
     assert idle.status("s1").state == "pending"
     done = store("consolidate", "--embedder", "hash")
@@ -60,7 +60,7 @@ def test_consolidate_does_what_is_due(store: Run, idle: MemoryClient) -> None:
     assert "due again: 0" in store("consolidate", "--retry-parked", "--embedder", "hash").err
 
 
-def test_rebuild_makes_all_of_it_again(store: Run, idle: MemoryClient) -> None:
+def test_rebuild_restores_everything(store: Run, idle: MemoryClient) -> None:
     idle.write("s1", [{"role": "user", "content": SAID}])
     saved = idle.save("Herons eat fish.")
     assert store("rebuild", "--embedder", "hash").code == 0
@@ -81,7 +81,7 @@ def test_another_embedder_is_refused_until_reembed(store: Run, database_url: str
     assert store("consolidate", "--embedder", "minilm").code == 0
 
 
-def test_a_failed_model_leaves_work_and_says_so(store: Run, idle: MemoryClient) -> None:
+def test_failing_model_leaves_work_and_is_reported(store: Run, idle: MemoryClient) -> None:
     idle.write("s1", [{"role": "user", "content": SAID}])
     left = store("reembed", "--embedder", "openai:text-embedding-3-small", "--model-base-url", "http://127.0.0.1:1/v1")
     assert left.code == 1
@@ -89,7 +89,7 @@ def test_a_failed_model_leaves_work_and_says_so(store: Run, idle: MemoryClient) 
 
 
 @pytest.mark.parametrize("command", ["consolidate", "rebuild", "reembed", "purge"])
-def test_a_store_that_is_not_there_is_not_made(run: Run, tmp_path: Path, command: str) -> None:
+def test_missing_store_is_not_created(run: Run, tmp_path: Path, command: str) -> None:
     refused = run(command, "--data", tmp_path / "none")
     assert refused.code == 2
     assert "there is no store at" in refused.err
@@ -105,7 +105,7 @@ def purge_is_pending(url: str) -> bool:
 
 
 def bytes_with(word: str, databases: Databases, url: str) -> int:
-    """How often the word lies in the files of a Postgres database: of its tables, long values and indexes."""
+    """Return how often the word occurs in the table, TOAST and index files of a Postgres database."""
     name = url.rpartition("/")[2]
     with psycopg.connect(databases.admin_url, dbname=name) as connection:
         connection.execute("CHECKPOINT")
@@ -133,7 +133,7 @@ def test_purge_clears_the_files_of_postgres(run: Run, databases: Databases, post
     assert not purge_is_pending(postgres_url)
 
 
-def test_purge_of_postgres_asks(run: Run, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_of_postgres_asks_for_confirmation(run: Run, postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as memory:
         memory.forget(level="agent")
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
@@ -141,7 +141,7 @@ def test_purge_of_postgres_asks(run: Run, postgres_url: str, monkeypatch: pytest
     assert purge_is_pending(postgres_url)
 
 
-def test_a_purge_that_is_held_back_says_so(run: Run, databases: Databases, postgres_url: str) -> None:
+def test_purge_held_back_by_a_transaction_is_reported(run: Run, databases: Databases, postgres_url: str) -> None:
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as memory:
         memory.write("s1", [{"role": "user", "content": SAID}])
         name = postgres_url.rpartition("/")[2]
@@ -157,7 +157,7 @@ def test_a_purge_that_is_held_back_says_so(run: Run, databases: Databases, postg
 
 @pytest.fixture
 def other_role(databases: Databases, postgres_url: str) -> Iterator[str]:
-    """The URL for a role that may use the tables and owns none."""
+    """The URL of a role that may use the tables but does not own them."""
     name = postgres_url.rpartition("/")[2]
     other = Databases(databases.admin_url, role=f"other_{secrets.token_hex(4)}")
     other.create_role()
@@ -171,13 +171,13 @@ def other_role(databases: Databases, postgres_url: str) -> Iterator[str]:
     other.drop_role()
 
 
-def test_purge_of_another_roles_tables_is_no_success(run: Run, other_role: str) -> None:
+def test_purge_of_tables_of_another_role_fails(run: Run, other_role: str) -> None:
     refused = run("purge", "--yes", "--database-url", other_role)
     assert refused.code == 1
     assert "connect as the role that owns the tables" in refused.err
 
 
-def test_purge_of_sqlite_empties_the_log_and_gives_space_back(run: Run, sqlite_url: str) -> None:
+def test_purge_of_sqlite_truncates_the_log_and_frees_space(run: Run, sqlite_url: str) -> None:
     path = Path(sqlite_url.removeprefix("sqlite:///"))
     with LocalService(database_url=sqlite_url, embedder="hash") as service, service.client("ana") as memory:
         memory.write("s1", [{"role": "user", "content": SAID * 1_000} for _ in range(100)])
