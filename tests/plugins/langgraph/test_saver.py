@@ -254,7 +254,7 @@ def test_superseded_checkpoints_older_than_max_age_are_deleted(connection: Three
 def test_value_that_is_too_large_is_refused_with_its_channel(
     saver: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "MAX_VALUE_BYTES", 1_000)
+    monkeypatch.setattr(checkpoints, "MAX_CHANNEL_VALUE_BYTES", 1_000)
     with pytest.raises(TooLarge, match=r"'big'.* outside of the state"):
         put(saver, thread(), checkpoint("1", small=1, big="x" * 1_001))
     with pytest.raises(TooLarge, match="'big'"):

@@ -21,7 +21,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threefold.calls import checked
 from threefold.contract import (
-    MAX_VALUE_BYTES,
+    MAX_CHANNEL_VALUE_BYTES,
     Blob,
     BlobIn,
     ChannelHistories,
@@ -236,11 +236,11 @@ def _page(limit: int | None) -> int:
 
 def _dumped(serde: SerializerProtocol, what: str, value: Any) -> dict[str, Any]:
     kind, data = serde.dumps_typed(value)
-    if len(data) > MAX_VALUE_BYTES:
+    if len(data) > MAX_CHANNEL_VALUE_BYTES:
         raise TooLarge(
-            f"channel {what!r}: {len(data)} bytes, and at most {MAX_VALUE_BYTES} are stored; "
+            f"channel {what!r}: {len(data)} bytes, and at most {MAX_CHANNEL_VALUE_BYTES} are stored; "
             "keep large things outside of the state, and their address in it",
-            {"channel": what, "bytes": len(data), "max_bytes": MAX_VALUE_BYTES},
+            {"channel": what, "bytes": len(data), "max_bytes": MAX_CHANNEL_VALUE_BYTES},
         )
     return {"type": kind, "data": data}
 

@@ -58,7 +58,7 @@ from threefold.contract.recall import (
 from threefold.contract.service import Health, StorePolicy, WhoAmI
 from threefold.contract.sessions import Digest, DigestPage, Session, SessionPage, SessionState, SessionStatus
 from threefold.contract.threads import (
-    MAX_VALUE_BYTES,
+    MAX_CHANNEL_VALUE_BYTES,
     Blob,
     BlobIn,
     ChannelHistories,
@@ -80,6 +80,7 @@ from threefold.contract.threads import (
 from threefold.contract.turns import Turn, TurnIn, TurnPage, WriteRequest, WriteResponse
 
 __all__ = [
+    "MAX_CHANNEL_VALUE_BYTES",
     "MAX_CONTENT_CHARS",
     "MAX_FACT_CHARS",
     "MAX_IDS_PER_CALL",
@@ -89,7 +90,6 @@ __all__ = [
     "MAX_PAYLOAD_CHARS",
     "MAX_QUERY_CHARS",
     "MAX_TURNS_PER_WRITE",
-    "MAX_VALUE_BYTES",
     "Blob",
     "BlobIn",
     "CallerLevel",

@@ -1,4 +1,4 @@
-"""Items of a framework's store: JSON values under a key in a namespace, found by their place, fields or meaning."""
+"""Items of a framework's store: JSON values under a key in a namespace, found by key, by fields or by meaning."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from threefold.contract.common import (
 
 MAX_OPS = 1_000
 MAX_LABELS = 64
-MAX_NAMESPACE_BYTES = 2_000
-MAX_KEY_CHARS = 2_048
-MAX_VALUE_BYTES = 4_000_000
-MAX_VALUE_DEPTH = 64
+MAX_ITEM_NAMESPACE_BYTES = 2_000
+MAX_ITEM_KEY_CHARS = 2_048
+MAX_ITEM_VALUE_BYTES = 4_000_000
+MAX_ITEM_VALUE_DEPTH = 64
 MAX_ITEMS = 10_000
 MAX_FIELDS = 100
 MAX_TTL_MINUTES = 60 * 24 * 36_500
@@ -31,45 +31,47 @@ MAX_TTL_MINUTES = 60 * 24 * 36_500
 
 def check_labels(labels: list[str]) -> list[str]:
     """Refuse a namespace that is too long for an index."""
-    if sum(len(label.encode()) + 1 for label in labels) > MAX_NAMESPACE_BYTES:
-        raise ValueError(f"must not exceed {MAX_NAMESPACE_BYTES} bytes in all")
+    if sum(len(label.encode()) + 1 for label in labels) > MAX_ITEM_NAMESPACE_BYTES:
+        raise ValueError(f"must not exceed {MAX_ITEM_NAMESPACE_BYTES} bytes in all")
     return labels
 
 
 def check_value(value: dict[str, Any]) -> dict[str, Any]:
-    """The rule for values and filters."""
-    return check_json(value, MAX_VALUE_DEPTH, MAX_VALUE_BYTES)
+    """Check a value or a filter: JSON within the limits of depth and size."""
+    return check_json(value, MAX_ITEM_VALUE_DEPTH, MAX_ITEM_VALUE_BYTES)
 
 
 Label = Annotated[str, BeforeValidator(check_exact), Field(min_length=1, max_length=MAX_ID_CHARS)]
 Labels = Annotated[list[Label], Field(max_length=MAX_LABELS), AfterValidator(check_labels)]
-Namespace = Annotated[Labels, Field(min_length=1)]
-ItemKey = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_KEY_CHARS)]
-JsonObject = Annotated[dict[str, Any], AfterValidator(check_value)]
+ItemNamespace = Annotated[Labels, Field(min_length=1)]
+ItemKey = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_ITEM_KEY_CHARS)]
+ItemObject = Annotated[dict[str, Any], AfterValidator(check_value)]
 FieldPath = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_QUERY_CHARS)]
 Offset = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Limit = Annotated[int, Field(ge=0, le=MAX_ITEMS)]
-RefreshTtl = Annotated[bool, Field(description="Reading an item starts its time to live anew.")]
+RefreshTtl = Annotated[bool, Field(description="Restart the time to live of the items that are read (default true).")]
 
 
 class GetItem(Request):
-    """One item."""
+    """Return one item."""
 
     op: Literal["get"]
-    namespace: Namespace
+    namespace: ItemNamespace
     key: ItemKey
     refresh_ttl: RefreshTtl = True
 
 
 class SearchItems(Request):
-    """The items below a prefix: those nearest to a query, or else the most recently written first."""
+    """Return the items below a prefix: nearest to the query first, or without a query newest first."""
 
     op: Literal["search"]
-    prefix: Labels = Field(description="Whole labels, taken literally; none: everything of the owner.")
+    prefix: Labels = Field(
+        description="Leading labels of the namespace, compared literally; empty: every item of the owner."
+    )
     query: Query = ""
-    filter: JsonObject = Field(
+    filter: ItemObject = Field(
         default_factory=dict,
-        description="Field to value, or to operators: $eq, $ne, $gt, $gte, $lt, $lte. A missing field never matches.",
+        description="Field to value, or to operators ($eq, $ne, $gt, $gte, $lt, $lte). A missing field never matches.",
     )
     limit: Limit = 10
     offset: Offset = 0
@@ -77,46 +79,46 @@ class SearchItems(Request):
 
 
 class PutItem(Request):
-    """Write one item, whatever was there."""
+    """Write one item; an item with the same key is replaced."""
 
     op: Literal["put"]
-    namespace: Namespace
+    namespace: ItemNamespace
     key: ItemKey
-    value: JsonObject
+    value: ItemObject
     index: Literal[False] | Annotated[list[FieldPath], Field(max_length=MAX_FIELDS)] = Field(
         default_factory=lambda: ["$"],
-        description="What is found by meaning: paths into the value, `$` for all of it; false: nothing.",
+        description="Paths whose texts are found by meaning (default `$`, the whole value); false: none.",
     )
     ttl: float | None = Field(
         default=None,
         gt=0,
         le=MAX_TTL_MINUTES,
         allow_inf_nan=False,
-        description="Minutes after which the item is gone, unless it is read; null: never.",
+        description="Minutes until the item expires; a read restarts them. Null: never (default).",
     )
 
 
 class DeleteItem(Request):
-    """Delete one item; nothing happens where there is none."""
+    """Delete one item; deleting a missing item has no effect."""
 
     op: Literal["delete"]
-    namespace: Namespace
+    namespace: ItemNamespace
     key: ItemKey
 
 
 class NamespaceMatch(Request):
-    """How a namespace begins or ends; `*` stands for exactly one label."""
+    """A condition on the first or last labels of a namespace; `*` matches exactly one label."""
 
     match_type: Literal["prefix", "suffix"]
     path: Labels
 
 
 class ListNamespaces(Request):
-    """The namespaces that hold items, in order."""
+    """Return the namespaces that contain items, sorted."""
 
     op: Literal["list_namespaces"]
     match: Annotated[list[NamespaceMatch], Field(max_length=MAX_LABELS)] = Field(default_factory=list[NamespaceMatch])
-    max_depth: int | None = Field(default=None, ge=1, description="Longer ones are cut to so many labels.")
+    max_depth: int | None = Field(default=None, ge=1, description="Cut longer namespaces to this number of labels.")
     limit: Limit = 100
     offset: Offset = 0
 
@@ -125,7 +127,7 @@ ItemOp = Annotated[GetItem | SearchItems | PutItem | DeleteItem | ListNamespaces
 
 
 class ItemsRequest(Request):
-    """`POST /v1/items/batch`: all or nothing; reads see what was there before the writes of the same request."""
+    """`POST /v1/items/batch`: all operations or none. Reads see the state before the writes of the same request."""
 
     scope: DataScope = Field(
         default="user", description="`user`: the caller's, with this agent; `agent`: shared by all users of the agent."
@@ -145,14 +147,14 @@ class Item(Response):
 
 
 class OpResult(Response):
-    """What one operation found; empty for writes."""
+    """The result of one operation; empty for writes."""
 
-    item: Item | None = Field(default=None, description="Of `get`; null where there is none.")
-    items: list[Item] = Field(default_factory=list[Item], description="Of `search`.")
-    namespaces: list[list[str]] = Field(default_factory=list[list[str]], description="Of `list_namespaces`.")
+    item: Item | None = Field(default=None, description="Result of `get`; null if there is no such item.")
+    items: list[Item] = Field(default_factory=list[Item], description="Results of `search`.")
+    namespaces: list[list[str]] = Field(default_factory=list[list[str]], description="Results of `list_namespaces`.")
 
 
 class ItemsResponse(Response):
-    """One result per operation, in their order."""
+    """One result per operation, in the order of the request."""
 
     results: list[OpResult]

@@ -14,41 +14,45 @@ ALL_TIERS: tuple[Tier, ...] = ("short_term", "medium_term", "long_term")
 
 
 class RecallRequest(Request):
-    """`POST /v1/recall`: one call for everything that matters now."""
+    """`POST /v1/recall`: window, digest and memories for a query."""
 
     query: Query
-    session_id: Id | None = Field(default=None, description="Window and digest are this session's.")
+    session_id: Id | None = Field(default=None, description="Session whose window and digest are returned.")
     level: Level | None = Field(
-        default=None, description="How far to read; the lower of `agent` and the ceiling by default."
+        default=None, description="How far to read (default: the lower of `agent` and the ceiling)."
     )
     include: list[Tier] = Field(default_factory=lambda: list(ALL_TIERS))
-    top_k: int | None = Field(default=None, ge=0, le=1_000, description="Memories at most; the store's default is 10.")
+    top_k: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000,
+        description="Most memories to return (default: the setting of the key or the store, 10).",
+    )
     min_score: float | None = Field(
         default=None,
         ge=0,
         le=1,
-        description="Least cosine or lexical coverage, whichever is larger; never the fused score.",
+        description="Least value, 0 to 1, of the larger of cosine and coverage; the fused score is not tested.",
     )
     min_score_of: ScoreTest = Field(
         default="either",
-        description="`cosine`: `min_score` tests it alone, and words only where there is no vector to compare.",
+        description="`cosine`: `min_score` tests the cosine alone, or coverage where a vector is missing.",
     )
     token_budget: int | None = Field(default=None, ge=0, le=1_000_000)
     exclude_ids: Annotated[list[Id], Field(max_length=MAX_IDS_PER_CALL)] = Field(default_factory=list[str])
     min_trust: float | None = Field(default=None, ge=0, le=1)
     as_of: Timestamp | None = Field(
         default=None,
-        description="What was true and had been said at this moment, by event time. Window and digest are of the "
-        "present and left out.",
+        description="Return what was true and said at this moment, by event time. Window and digest are left out.",
     )
 
 
 class ScoreParts(Response):
-    """Where a score comes from: `cosine` and `coverage` are absolute (0 to 1), the rest relative to this query."""
+    """Parts of a score: `cosine` and `coverage` are absolute (0 to 1), the others are relative to this query."""
 
-    cosine: float | None = Field(default=None, description="Similarity of meaning; null while the vector is pending.")
+    cosine: float | None = Field(default=None, description="Similarity of meaning; null while the vector is missing.")
     coverage: float = Field(
-        default=0.0, description="Share of the query's words, weighted by rarity, that the item has."
+        default=0.0, description="Share of the query's words, weighted by rarity, that the memory contains."
     )
     turn: float = 0.0
     window: float = 0.0
@@ -57,14 +61,14 @@ class ScoreParts(Response):
 
 
 class RecalledMemory(Memory):
-    """A memory with the score that brought it."""
+    """A memory and its score for this query."""
 
     score: float
     score_parts: ScoreParts
 
 
 class DigestView(Response):
-    """The rolling narrative of a session's older turns, `from_seq` to `upto_seq`. It is lossy."""
+    """The summary of a session's older turns, `from_seq` to `upto_seq`. It loses detail."""
 
     version: int
     text: str
@@ -73,14 +77,14 @@ class DigestView(Response):
 
 
 class SeqRange(Response):
-    """Turns that neither the digest nor the window shows; read them at `/v1/sessions/{id}/turns`."""
+    """Turns that neither digest nor window shows; `/v1/sessions/{id}/turns` returns them."""
 
     from_seq: int
     upto_seq: int
 
 
 class Dropped(Response):
-    """Something that did not fit the token budget."""
+    """A part that did not fit the token budget."""
 
     tier: Tier
     id: str
@@ -88,7 +92,7 @@ class Dropped(Response):
 
 
 class TokenUse(Response):
-    """Tokens of the block, counted on the rendered text."""
+    """Tokens of the rendered block."""
 
     budget: int
     used: int
@@ -96,7 +100,7 @@ class TokenUse(Response):
 
 
 class RecallResponse(Response):
-    """The tiers, and one block of at most `tokens.budget` tokens. A tier that failed is named in `degraded`."""
+    """The tiers, and one block of at most `tokens.budget` tokens. `degraded` names each tier that failed."""
 
     window: list[Turn] = Field(default_factory=list[Turn])
     digest: DigestView | None = None
@@ -107,6 +111,6 @@ class RecallResponse(Response):
     tokens: TokenUse = Field(default_factory=lambda: TokenUse(budget=0, used=0))
     dropped: list[Dropped] = Field(default_factory=list[Dropped])
     pending_turns: int = Field(
-        default=0, description="Visible turns found by words only, as their vector is not there yet."
+        default=0, description="Visible turns that are found by words only, because their vector is missing so far."
     )
     degraded: list[str] = Field(default_factory=list[str])

@@ -1,4 +1,4 @@
-"""The service about itself: who the caller is, and whether it is well."""
+"""Identity of the caller, policy of the store, and health of the service."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threefold.contract.common import Level, Response
 
 
 class StorePolicy(Response):
-    """What the store asks of its clients."""
+    """Defaults that the store sets for its clients."""
 
     name: str = "default"
     failure_mode: Literal["soft", "strict"] = "soft"
@@ -20,7 +20,7 @@ class StorePolicy(Response):
 
 
 class WhoAmI(Response):
-    """The verified identity of this request and what it may do."""
+    """The verified identity of a request and its rights."""
 
     user: str | None = Field(description="Null for an agent that acts on its own (`self`).")
     agent: str

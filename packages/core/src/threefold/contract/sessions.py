@@ -20,7 +20,7 @@ class Session(Response):
     revision: int
     created_at: Timestamp
     updated_at: Timestamp
-    state: str | None = Field(default=None, description="Only where it was asked for.")
+    state: str | None = Field(default=None, description="Returned only with `state=true`.")
 
 
 class SessionPage(Response):
@@ -31,10 +31,10 @@ class SessionPage(Response):
 
 
 class SessionState(Response):
-    """What a framework keeps beside the turns of a session."""
+    """The state that a framework keeps beside the turns of a session."""
 
-    state: str | None = Field(default=None, description="JSON text as it was written.")
-    revision: int = Field(description="For `expected_revision` of the next write.")
+    state: str | None = Field(default=None, description="JSON text, byte for byte.")
+    revision: int = Field(description="Pass it as `expected_revision` of the next write.")
     last_seq: int
     updated_at: Timestamp
 
@@ -46,10 +46,10 @@ class Digest(Response):
     text: str
     from_seq: int
     upto_seq: int
-    parent: int | None = Field(default=None, description="The version this one was folded from.")
+    parent: int | None = Field(default=None, description="The version that this one continues.")
     model: str
     prompt: str | None = Field(
-        default=None, description="The version of the model's instructions; null where no model was asked."
+        default=None, description="Version of the model's instructions; null for the built-in digest."
     )
     tokens: int
     created_at: Timestamp
@@ -62,7 +62,7 @@ class DigestPage(Response):
 
 
 class SessionStatus(Response):
-    """How far consolidation has come. Nothing is pending when every watermark that applies equals `last_seq`."""
+    """How far consolidation has come. Nothing is pending once every watermark in use equals `last_seq`."""
 
     last_seq: int
     indexed_upto: int

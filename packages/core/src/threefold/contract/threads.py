@@ -1,4 +1,4 @@
-"""Threads of a graph: checkpoints, values of their channels, pending writes. Values are bytes that nobody decodes."""
+"""Threads of a graph: checkpoints, values of their channels, pending writes. The service never decodes their values."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from threefold.contract.common import (
     check_exact,
 )
 
-MAX_VALUE_BYTES = 16 * 2**20
-MAX_KEY_CHARS = 128
-MAX_NAMESPACE_CHARS = 4_096
+MAX_CHANNEL_VALUE_BYTES = 16 * 2**20
+MAX_CHECKPOINT_KEY_CHARS = 128
+MAX_CHECKPOINT_NAMESPACE_CHARS = 4_096
 MAX_CHANNELS = 10_000
 MAX_KEPT = 1_000
 
 
 def decode_bytes(value: object) -> object:
-    """The bytes of a base64 text; bytes are left as they are."""
+    """Decode base64 text; return bytes unchanged."""
     return base64.b64decode(value, validate=True) if isinstance(value, str) else value
 
 
@@ -45,67 +45,73 @@ def check_json_object(text: str) -> str:
 Binary = Annotated[
     bytes,
     BeforeValidator(decode_bytes),
-    Field(max_length=MAX_VALUE_BYTES),
+    Field(max_length=MAX_CHANNEL_VALUE_BYTES),
     PlainSerializer(lambda data: base64.b64encode(data).decode(), return_type=str, when_used="json"),
     WithJsonSchema({"type": "string", "contentEncoding": "base64"}),
 ]
 """Base64 in JSON: a third longer on the wire than the bytes, but one form of request, error and description for all."""
-Key = Annotated[str, BeforeValidator(check_exact), Field(min_length=1, max_length=MAX_KEY_CHARS)]
-Namespace = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_NAMESPACE_CHARS)]
-Name = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_NAMESPACE_CHARS)]
-JsonObject = Annotated[str, BeforeValidator(check_exact), AfterValidator(check_json_object)]
+CheckpointKey = Annotated[str, BeforeValidator(check_exact), Field(min_length=1, max_length=MAX_CHECKPOINT_KEY_CHARS)]
+CheckpointNamespace = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_CHECKPOINT_NAMESPACE_CHARS)]
+ChannelName = Annotated[str, BeforeValidator(check_exact), Field(max_length=MAX_CHECKPOINT_NAMESPACE_CHARS)]
+JsonObjectText = Annotated[str, BeforeValidator(check_exact), AfterValidator(check_json_object)]
 Version = str | int | float
-"""What a graph counts a channel's changes with."""
+"""The version number of a channel, as the graph counts it."""
 
 
 class _Value(BaseModel):
-    """Bytes, and the name of the form that they are in."""
+    """Bytes, and the name of their serialisation."""
 
-    type: Key
+    type: CheckpointKey
     data: Binary
 
 
 class BlobIn(_Value, Request):
     """The value of one channel at one of its versions."""
 
-    channel: Name
+    channel: ChannelName
     version: Version
 
 
 class WriteIn(_Value, Request):
-    """One write of a task. At a negative `idx` the last one counts, else the first."""
+    """One write of a task. If it is repeated, the last one counts for a negative `idx`, else the first."""
 
     idx: Annotated[int, Field(ge=-(2**31), lt=2**31)]
-    channel: Name
+    channel: ChannelName
 
 
 class PutCheckpointRequest(_Value, Request):
     """`POST /v1/threads/{thread_id}/checkpoints`: store one checkpoint, without its values, and the new values."""
 
-    ns: Namespace = ""
-    checkpoint_id: Key
-    parent_id: Key | None = None
-    metadata: JsonObject = Field(default="{}", description="The JSON text of an object, returned byte for byte.")
-    versions: Annotated[dict[Name, Version], Field(max_length=MAX_CHANNELS)] = Field(
+    ns: CheckpointNamespace = ""
+    checkpoint_id: CheckpointKey
+    parent_id: CheckpointKey | None = None
+    metadata: JsonObjectText = Field(default="{}", description="The JSON text of an object, returned byte for byte.")
+    versions: Annotated[dict[ChannelName, Version], Field(max_length=MAX_CHANNELS)] = Field(
         default_factory=dict[str, Version], description="The version of every channel in this checkpoint."
     )
     blobs: Annotated[list[BlobIn], Field(max_length=MAX_CHANNELS)] = Field(default_factory=list[BlobIn])
     scope: DataScope = "user"
     keep_last: int | None = Field(
-        default=None, ge=1, le=MAX_KEPT, description="Drop all but so many of the newest checkpoints of each namespace."
+        default=None,
+        ge=1,
+        le=MAX_KEPT,
+        description="Keep only this number of the newest checkpoints of each namespace; null keeps all.",
     )
     max_age: float | None = Field(
-        default=None, gt=0, lt=1e10, description="Drop superseded checkpoints that are older, in seconds."
+        default=None,
+        gt=0,
+        lt=1e10,
+        description="Drop superseded checkpoints that are older than this, in seconds; null keeps all.",
     )
 
 
 class PutWritesRequest(Request):
-    """`POST /v1/threads/{thread_id}/writes`: the writes of one task, which may come before their checkpoint."""
+    """`POST /v1/threads/{thread_id}/writes`: the writes of one task; they may arrive before their checkpoint."""
 
-    ns: Namespace = ""
-    checkpoint_id: Key
-    task_id: Key
-    task_path: Name = ""
+    ns: CheckpointNamespace = ""
+    checkpoint_id: CheckpointKey
+    task_id: CheckpointKey
+    task_path: ChannelName = ""
     writes: Annotated[list[WriteIn], Field(max_length=MAX_CHANNELS)]
     scope: DataScope = "user"
 
@@ -113,12 +119,14 @@ class PutWritesRequest(Request):
 class QueryCheckpointsRequest(Request):
     """`POST /v1/threads/query`: checkpoints with their values and writes, newest first."""
 
-    thread_id: Id | None = Field(default=None, description="Every thread otherwise.")
-    ns: Namespace | None = Field(default=None, description="Every namespace otherwise; the root's is empty.")
-    checkpoint_id: Key | None = None
-    before: Key | None = Field(default=None, description="Only checkpoints whose id is less.")
+    thread_id: Id | None = Field(default=None, description="Only this thread; null: every thread.")
+    ns: CheckpointNamespace | None = Field(
+        default=None, description="Only this namespace (the root is an empty string); null: every namespace."
+    )
+    checkpoint_id: CheckpointKey | None = None
+    before: CheckpointKey | None = Field(default=None, description="Only checkpoints with a smaller id.")
     filter: dict[str, JsonValue] = Field(
-        default_factory=dict[str, JsonValue], description="Entries that their metadata must have."
+        default_factory=dict[str, JsonValue], description="Entries that the metadata must contain."
     )
     cursor: Cursor | None = None
     limit: PageLimit = 20
@@ -150,21 +158,21 @@ class DeleteRunsRequest(Request):
 class ChannelHistoryRequest(Request):
     """`POST /v1/threads/{thread_id}/history`: what the ancestors of a checkpoint wrote to some channels."""
 
-    ns: Namespace = ""
-    checkpoint_id: Key | None = Field(default=None, description="The newest otherwise.")
-    channels: Annotated[list[Name], Field(max_length=MAX_CHANNELS)]
+    ns: CheckpointNamespace = ""
+    checkpoint_id: CheckpointKey | None = Field(default=None, description="Null: the newest checkpoint.")
+    channels: Annotated[list[ChannelName], Field(max_length=MAX_CHANNELS)]
     scope: DataScope = "user"
 
 
 class Stored(Response):
-    """How many checkpoints, or writes, of a request are stored now, and how many checkpoints were dropped."""
+    """Numbers of checkpoints or writes that are stored now, and of checkpoints that were dropped."""
 
     stored: int
     dropped: int = 0
 
 
 class ThreadCounts(Response):
-    """How many threads and checkpoints an operation was about."""
+    """Numbers of threads and checkpoints that an operation affected."""
 
     threads: int
     checkpoints: int
@@ -187,7 +195,7 @@ class Write(_Value, Response):
 
 
 class StoredCheckpoint(_Value, Response):
-    """One checkpoint without its values, and the writes that were made on top of it, in the order of their tasks."""
+    """One checkpoint without its values, and the writes on top of it in the order of their tasks."""
 
     thread_id: str
     ns: str
@@ -199,7 +207,7 @@ class StoredCheckpoint(_Value, Response):
 
 
 class CheckpointPage(Response):
-    """Checkpoints, newest first, and each value that they need once."""
+    """Checkpoints, newest first, and each of their values once."""
 
     checkpoints: list[StoredCheckpoint]
     blobs: list[Blob]
@@ -207,13 +215,13 @@ class CheckpointPage(Response):
 
 
 class ChannelHistory(Response):
-    """The writes to one channel since its nearest stored value, oldest first, and that value where there is one."""
+    """The writes to one channel since its nearest stored value, oldest first, and that value if there is one."""
 
     writes: list[Write]
     seed: Blob | None = None
 
 
 class ChannelHistories(Response):
-    """The history of every channel that was asked for."""
+    """The history of each requested channel."""
 
     channels: dict[str, ChannelHistory]

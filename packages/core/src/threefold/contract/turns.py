@@ -27,15 +27,19 @@ class TurnIn(Request):
 
     role: Role
     content: Content
-    name: Id | None = Field(default=None, description="The speaker, or the tool.")
+    name: Id | None = Field(default=None, description="Name of the speaker or of the tool.")
     id: Id | None = Field(
         default=None,
-        description="Makes a retry safe: unique in its session. Without it there is no idempotency.",
+        description="Unique in its session; makes a retry safe. Without an id, a retry may store the turn twice.",
     )
     kind: TurnKind = "message"
-    group: Id | None = Field(default=None, description="Turns of one group are never split by a window.")
+    group: Id | None = Field(
+        default=None, description="Ties a tool call to its results: a window shows all turns of a group or none."
+    )
     payload: Payload | None = Field(default=None, description="JSON text, returned byte for byte.")
-    created_at: Timestamp | None = Field(default=None, description="When it was said; the service's now otherwise.")
+    created_at: Timestamp | None = Field(
+        default=None, description="When the turn was said, with an offset; default: the time of the write."
+    )
 
 
 class WriteRequest(Request):
@@ -47,27 +51,28 @@ class WriteRequest(Request):
         default=None, description="The widest level at which these turns may be recalled; `user` by default."
     )
     run_end: Flag = Field(
-        default=False, description="The agent's run is over: consolidate without waiting for idleness."
+        default=False, description="The run of the agent is over: consolidate now instead of when the session is idle."
     )
     state: Payload | None = Field(
-        default=None, description="JSON text of a framework's own that takes the place of the session's state."
+        default=None, description="JSON text of a framework; replaces the state of the session."
     )
     on_conflict: OnConflict = Field(
         default="refuse",
-        description="A turn whose id was written before with other content: refuse the call with 409, or keep what is "
-        "there, as where a newer reader tells the same messages in other words.",
+        description="If a turn id exists with other content: `refuse` the call with 409, or `keep` the stored turn.",
     )
     expected_revision: int | None = Field(
-        default=None, ge=0, description="Write only if the session is still at this revision, else 409."
+        default=None, ge=0, description="Write only if the session is at this revision; otherwise the answer is 409."
     )
 
 
 class WriteResponse(Response):
-    """What became of the turns. Answered only after the commit."""
+    """Counts of the turns of one write. The answer follows the commit."""
 
     appended: int
-    duplicates: int = Field(description="Turns that were there already, with the same id and content, or kept.")
-    erased: int = Field(description="Turns refused because their id was forgotten.")
+    duplicates: int = Field(
+        description="Turns that were stored before under the same id, with the same content or kept by `on_conflict`."
+    )
+    erased: int = Field(description="Turns refused because a turn with this id was forgotten.")
     last_seq: int
     revision: int
     scheduled: bool = Field(description="Folding or extraction became due; the status is then 202.")
@@ -83,12 +88,14 @@ class Turn(Response):
     name: str | None = None
     kind: TurnKind = "message"
     group: str | None = None
-    payload: str | None = Field(default=None, description="Only where it was asked for.")
+    payload: str | None = Field(default=None, description="Returned only with `payload=true`.")
     created_at: Timestamp
     tokens: int
     visibility: Visibility = "user"
     erased: bool = False
-    cut: bool = Field(default=False, description="The content was too large for the window: head and tail remain.")
+    cut: bool = Field(
+        default=False, description="The content was too large for the window and keeps only its head and tail."
+    )
 
 
 class TurnPage(Response):
