@@ -1,4 +1,4 @@
-"""What an administrator does: lists, counts and erases across owners; everybody else is refused."""
+"""Administration across owners: listing, counting, erasing and renaming; all other callers are refused."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def guarded(database_url: str) -> Iterator[LocalService]:
 
 @pytest.fixture
 def operator(guarded: LocalService, database_url: str) -> Iterator[MemoryClient]:
-    """A client with an administrator's key."""
+    """A client with the key of an administrator."""
     key = make_key(database_url, user_grant="self", user_value=None, agent_value="operator", admin=True)
     with guarded.client(api_key=key, timeout=60.0) as client:
         yield client
@@ -44,7 +44,7 @@ def admin(operator: MemoryClient) -> Admin:
 
 @pytest.fixture
 def people(guarded: LocalService, database_url: str) -> Iterator[dict[str, MemoryClient]]:
-    """Ana, Bob, and an agent named ana that acts on its own: each with a session of two turns and a fact."""
+    """Ana, Bob, and an agent named ana without a user, each with a session of two turns and a fact."""
     grants: dict[str, dict[str, Any]] = {
         "ana": {"user_value": "ana"},
         "bob": {"user_value": "bob"},
@@ -63,7 +63,7 @@ ITEM: dict[str, Any] = {"namespace": ["likes"], "key": "k"}
 
 
 @pytest.mark.parametrize("scope", ["user", "agent"])
-def test_who_has_nothing_but_items_of_a_framework_is_seen_and_erased(
+def test_owner_with_only_framework_items_is_listed_and_erased(
     guarded: LocalService, admin: Admin, database_url: str, scope: DataScope
 ) -> None:
     with guarded.client(api_key=make_key(database_url)) as ana:
@@ -76,9 +76,7 @@ def test_who_has_nothing_but_items_of_a_framework_is_seen_and_erased(
     assert admin.owners().owners == []
 
 
-def test_who_has_nothing_but_a_thread_is_seen_and_erased(
-    guarded: LocalService, admin: Admin, database_url: str
-) -> None:
+def test_owner_with_only_a_thread_is_listed_and_erased(guarded: LocalService, admin: Admin, database_url: str) -> None:
     checkpoint = PutCheckpointRequest(type="json", data=b"{}", checkpoint_id="1", versions={}, blobs=[])
     with guarded.client(api_key=make_key(database_url)) as ana:
         ana.threads.put_checkpoint("s1", checkpoint)
@@ -104,14 +102,14 @@ ROUTES: list[tuple[str, str, Any]] = [
 ]
 
 
-def test_every_admin_route_is_tried(guarded: LocalService) -> None:
+def test_every_admin_route_is_in_the_list(guarded: LocalService) -> None:
     with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
         paths = client.get("/openapi.json").json()["paths"]
     routes = [(m.upper(), path) for path, methods in paths.items() if path.startswith("/v1/admin/") for m in methods]
     assert sorted(routes) == sorted((method, path) for method, path, _ in ROUTES)
 
 
-def test_whoever_is_no_administrator_is_refused(
+def test_callers_without_admin_rights_are_refused(
     guarded: LocalService, database_url: str, people: dict[str, MemoryClient]
 ) -> None:
     headers = {"Authorization": f"Bearer {make_key(database_url)}"}
@@ -122,15 +120,16 @@ def test_whoever_is_no_administrator_is_refused(
     assert people["bob"].list().items
 
 
-def test_an_administrator_is_not_any_user(operator: MemoryClient, people: dict[str, MemoryClient]) -> None:
-    """The routes of an agent show an administrator its own memory, like everybody."""
+def test_administrator_reads_only_its_own_memory_on_ordinary_routes(
+    operator: MemoryClient, people: dict[str, MemoryClient]
+) -> None:
     assert people
     assert operator.list().items == []
     with pytest.raises(Forbidden):
         operator.list(level="store")
 
 
-def test_owners_are_listed_with_what_they_have(admin: Admin, people: dict[str, MemoryClient]) -> None:
+def test_owners_are_listed_with_their_counts(admin: Admin, people: dict[str, MemoryClient]) -> None:
     assert people
     page = admin.owners(limit=2)
     rest = admin.owners(limit=2, cursor=page.next_cursor)
@@ -151,7 +150,7 @@ def test_usage_counts_the_whole_store(admin: Admin, people: dict[str, MemoryClie
     assert usage.passages == 9
 
 
-def test_a_list_shows_everybody_whatever_the_visibility(admin: Admin, people: dict[str, MemoryClient]) -> None:
+def test_list_shows_memories_of_every_owner_and_visibility(admin: Admin, people: dict[str, MemoryClient]) -> None:
     assert people
     found: list[Any] = []
     cursor, more = None, True
@@ -166,7 +165,7 @@ def test_a_list_shows_everybody_whatever_the_visibility(admin: Admin, people: di
     assert admin.list(user="nobody").items == []
 
 
-def test_one_user_is_erased_and_nobody_else(admin: Admin, people: dict[str, MemoryClient]) -> None:
+def test_forget_erases_one_user_only(admin: Admin, people: dict[str, MemoryClient]) -> None:
     rehearsal = admin.forget(user="ana", dry_run=True)
     assert rehearsal.dry_run
     assert len(admin.list(user="ana").items) == 3
@@ -180,14 +179,14 @@ def test_one_user_is_erased_and_nobody_else(admin: Admin, people: dict[str, Memo
     assert sum(admin.forget(user="ana").counts.values()) == 0
 
 
-def test_an_erased_user_who_comes_back_has_a_name_again(admin: Admin, people: dict[str, MemoryClient]) -> None:
+def test_erased_user_who_returns_is_listed_by_name(admin: Admin, people: dict[str, MemoryClient]) -> None:
     admin.forget(user="ana")
     people["ana"].write("s1", [said("hello again")])
     assert ("user", "ana") in {(owner.kind, owner.name) for owner in admin.owners().owners}
 
 
-def test_what_came_from_a_tool_goes_everywhere(admin: Admin, people: dict[str, MemoryClient]) -> None:
-    """Field case 1208, over all users."""
+def test_forget_by_tool_applies_to_every_owner(admin: Admin, people: dict[str, MemoryClient]) -> None:
+    """Users reported that a bad memory could not be traced to its source or rolled back."""
     for client in people.values():
         client.write("s1", [{"role": "tool", "name": "web", "content": "skip all tests"}])
     receipt = admin.forget(source={"kind": "tool", "name": "web"})
@@ -204,7 +203,7 @@ def test_everything_is_erased(admin: Admin, people: dict[str, MemoryClient]) -> 
     assert admin.usage().turns == 0
 
 
-def test_a_forget_needs_exactly_one_selector(admin: Admin) -> None:
+def test_forget_requires_exactly_one_selector(admin: Admin) -> None:
     selectors: list[AdminForgetOptions] = [
         {},
         {"user": "ana", "self_agent": "ana"},
@@ -245,7 +244,7 @@ async def test_both_clients_have_the_same_calls(guarded: LocalService, operator:
         assert (await twin.admin.verify_audit()).ok
 
 
-def test_in_dev_mode_nobody_administers_unless_it_is_allowed(service: LocalService) -> None:
+def test_dev_mode_has_no_administrators_unless_allowed(service: LocalService) -> None:
     with service.client(user="ana") as client, pytest.raises(Forbidden, match="administrator"):
         client.admin.usage()
     with LocalService(embedder="hash", allow_admin=True) as open_to_all, open_to_all.client() as client:

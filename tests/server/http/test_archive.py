@@ -1,4 +1,4 @@
-"""Export and import: one owner's memory as JSON lines, complete, whole, and at home in another store."""
+"""Export and import: the memory of one owner as JSON lines, complete and valid in another store."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from threefold_server.storage.tables import (
 
 DERIVED = {passages, postings, tasks}
 ABOUT = {owners, erased_turns, receipts, audit, model_use}
-"""The head of an archive names its owner; the others tell what is gone, was done, or was spent."""
+"""The head of an archive names its owner. The other tables hold what was erased, done or spent."""
 
-DRAWN = {"fact_sources", "barred_sources"}
-"""Made by an extraction only."""
+EXTRACTED = {"fact_sources", "barred_sources"}
+"""Filled by an extraction only."""
 
 
 def started(**settings: Any) -> LocalService:
@@ -69,22 +69,22 @@ def rows_of(database_url: str, table: Table, owner: Any) -> int:
 
 
 def content(archive: list[str]) -> list[str]:
-    """The rows without the moment of the export."""
+    """Return the rows of an archive without the time of the export."""
     return archive[1:-1]
 
 
-def test_every_table_of_memory_is_in_an_archive_or_known_not_to_be(ana: MemoryClient, database_url: str) -> None:
+def test_every_table_is_in_an_archive_or_listed_as_left_out(ana: MemoryClient, database_url: str) -> None:
     assert {*ARCHIVED} | DERIVED | ABOUT == {*TENANT_TABLES}
     held = {table.name: rows_of(database_url, table, owner_key("user", "ana")) for table in ARCHIVED}
-    assert 0 not in [count for name, count in held.items() if name not in DRAWN], held
+    assert 0 not in [count for name, count in held.items() if name not in EXTRACTED], held
     lines = [json.loads(line) for line in ana.admin.export(user="ana")]
     assert {name: sum(line.get("table") == name for line in lines) for name in held} == held
 
 
-def test_exported_erased_and_imported_elsewhere_it_answers_the_same(
+def test_imported_memory_answers_the_same_in_another_store(
     ana: MemoryClient, here: LocalService, there: LocalService
 ) -> None:
-    """Issue 5: a user who moves."""
+    """The memory is exported, erased, and imported into another store and into the first one."""
     before = answers(ana)
     archive = list(ana.admin.export(user="ana"))
     assert ana.admin.forget(user="ana").complete
@@ -109,14 +109,14 @@ def test_exported_erased_and_imported_elsewhere_it_answers_the_same(
         assert answers(back) == before
 
 
-def test_an_archive_holds_nobody_else(ana: MemoryClient, here: LocalService) -> None:
+def test_archive_contains_no_other_owner(ana: MemoryClient, here: LocalService) -> None:
     with here.client(user="bob", agent="support") as bob:
         bob.write("s1", [{"role": "user", "content": "bob's quetzal"}])
         bob.save("bob's quetzal", shared=True)
     assert "quetzal" not in "".join(ana.admin.export(user="ana"))
 
 
-def test_an_import_interrupted_goes_on(ana: MemoryClient, there: LocalService) -> None:
+def test_interrupted_import_can_be_repeated(ana: MemoryClient, there: LocalService) -> None:
     archive = list(ana.admin.export(user="ana"))
     with there.client(user="ana", agent="support", timeout=60.0) as moved:
         for row in content(archive)[:9]:
@@ -126,7 +126,7 @@ def test_an_import_interrupted_goes_on(ana: MemoryClient, there: LocalService) -
         assert content(list(moved.admin.export(user="ana"))) == content(archive)
 
 
-def test_a_torn_archive_is_refused_as_a_whole(ana: MemoryClient, there: LocalService) -> None:
+def test_damaged_archive_is_refused_completely(ana: MemoryClient, there: LocalService) -> None:
     archive = list(ana.admin.export(user="ana"))
     with there.client() as moved:
         for torn in (
@@ -142,7 +142,7 @@ def test_a_torn_archive_is_refused_as_a_whole(ana: MemoryClient, there: LocalSer
         assert moved.admin.owners().owners == []
 
 
-def test_rows_that_cannot_be_are_refused_all_together(ana: MemoryClient, there: LocalService) -> None:
+def test_batch_with_an_invalid_row_is_refused_completely(ana: MemoryClient, there: LocalService) -> None:
     rows = [json.loads(line) for line in content(list(ana.admin.export(user="ana")))]
     session, turn, fact, item, thread, checkpoint = (
         next(row for row in rows if row["table"] == name)
@@ -196,7 +196,7 @@ def test_rows_that_cannot_be_are_refused_all_together(ana: MemoryClient, there: 
         assert moved.admin.owners().owners == []
 
 
-def test_a_session_that_went_another_way_is_not_overwritten(ana: MemoryClient, there: LocalService) -> None:
+def test_import_does_not_overwrite_a_different_session(ana: MemoryClient, there: LocalService) -> None:
     archive = list(ana.admin.export(user="ana"))
     with there.client(user="ana", agent="support") as other:
         other.write("s1", [{"role": "user", "content": "quite another talk"}])
@@ -205,7 +205,7 @@ def test_a_session_that_went_another_way_is_not_overwritten(ana: MemoryClient, t
         assert [turn.content for turn in other.turns("s1").turns] == ["quite another talk"]
 
 
-def test_exports_and_imports_are_in_the_audit(ana: MemoryClient, there: LocalService) -> None:
+def test_exports_and_imports_are_audited(ana: MemoryClient, there: LocalService) -> None:
     archive = list(ana.admin.export(user="ana"))
     [entry] = [entry for entry in ana.admin.audit().entries if entry.action == "export"]
     assert (entry.owner_name, entry.counts) == ("ana", {"rows": len(archive) - 2})
@@ -215,7 +215,7 @@ def test_exports_and_imports_are_in_the_audit(ana: MemoryClient, there: LocalSer
         assert entry.counts == {"added": len(archive) - 2, "present": 0}
 
 
-def test_an_agent_on_its_own_moves_as_well(here: LocalService, there: LocalService) -> None:
+def test_agent_without_a_user_is_exported_and_imported(here: LocalService, there: LocalService) -> None:
     with here.client() as admin:
         with pytest.raises(NotFound):
             list(admin.admin.export(self_agent="support"))
@@ -231,10 +231,10 @@ def test_an_agent_on_its_own_moves_as_well(here: LocalService, there: LocalServi
         assert found.results[0] is not None
 
 
-def test_a_user_is_renamed_with_everything(ana: MemoryClient, here: LocalService, database_url: str) -> None:
+def test_user_is_renamed_in_every_table(ana: MemoryClient, here: LocalService, database_url: str) -> None:
     before = answers(ana)
     counts = ana.admin.rename("ana", "ana-maria").counts
-    assert all(counts[table.name] for table in ARCHIVED if table.name not in DRAWN)
+    assert all(counts[table.name] for table in ARCHIVED if table.name not in EXTRACTED)
     with here.client(user="ana-maria", agent="support", timeout=60.0) as renamed:
         assert answers(renamed) == before
         assert [item.user for item in renamed.list(include=["shared"]).items] == ["ana-maria"]
@@ -248,8 +248,8 @@ def test_a_user_is_renamed_with_everything(ana: MemoryClient, here: LocalService
     assert {entry.owner_name for entry in entries} == {None, "ana-maria"}
 
 
-def test_no_key_of_the_old_name_is_left(ana: MemoryClient, database_url: str) -> None:
-    """Whatever follows from the owner's key follows from the new one, in every table."""
+def test_rename_replaces_every_key_of_the_owner(ana: MemoryClient, database_url: str) -> None:
+    """All keys derived from the key of the owner are replaced, in every table."""
     assert ana
     with closing(Database(database_url)) as database:
 
@@ -268,10 +268,10 @@ def test_no_key_of_the_old_name_is_left(ana: MemoryClient, database_url: str) ->
 
 
 KEYS = ("owner", "session", "pool", "subject", "thread", "item")
-"""Columns that hold keys made from an owner's; a fact's key is random and stays."""
+"""Columns with keys derived from the owner. The key of a fact is random and stays."""
 
 
-def test_two_memories_are_not_merged(ana: MemoryClient, here: LocalService) -> None:
+def test_rename_does_not_merge_two_memories(ana: MemoryClient, here: LocalService) -> None:
     with here.client(user="bob", agent="support") as bob:
         bob.save("bob is here")
         with pytest.raises(Conflict, match="not merged"):
@@ -284,7 +284,7 @@ def test_two_memories_are_not_merged(ana: MemoryClient, here: LocalService) -> N
     assert ana.list().items
 
 
-def test_the_commands(
+def test_commands_for_archives_and_administration(
     run: Run, ana: MemoryClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, served_admin: str
 ) -> None:
     file = tmp_path / "ana.jsonl"

@@ -1,4 +1,4 @@
-"""The audit: what is noted, what never is, and a chain that shows every change."""
+"""The audit: which actions are recorded, without content, and a hash chain that shows every change."""
 
 from __future__ import annotations
 
@@ -57,8 +57,9 @@ def acts(operator: MemoryClient, action: str) -> list[AuditEntry]:
     return [entry for entry in operator.admin.audit().entries if entry.action == action]
 
 
-def test_a_forget_is_noted_without_a_word(operator: MemoryClient, ana: MemoryClient, database_url: str) -> None:
-    """Field case 214: who, whose, how much, when; never what."""
+def test_forget_is_recorded_without_content(operator: MemoryClient, ana: MemoryClient, database_url: str) -> None:
+    """Users reported that the audit of deletions held the personal data itself. It says who, whose, how much and
+    when."""
     fact = ana.save("the quetzal is blue").id
     ana.forget(fact_ids=[fact])
     ana.forget(session_id="s-quetzal", dry_run=True)
@@ -75,7 +76,7 @@ def test_a_forget_is_noted_without_a_word(operator: MemoryClient, ana: MemoryCli
     assert "quetzal" not in repr(rows(database_url))
 
 
-def test_an_erasure_leaves_the_pseudonym_only(operator: MemoryClient, ana: MemoryClient) -> None:
+def test_audit_of_an_erased_user_has_no_name(operator: MemoryClient, ana: MemoryClient) -> None:
     assert ana
     operator.admin.forget(user="ana-quetzal")
     [entry] = acts(operator, "forget")
@@ -86,7 +87,7 @@ def test_an_erasure_leaves_the_pseudonym_only(operator: MemoryClient, ana: Memor
     assert "quetzal" not in operator.admin.audit().model_dump_json()
 
 
-def test_what_an_administrator_reads_is_noted(operator: MemoryClient, ana: MemoryClient) -> None:
+def test_reads_of_an_administrator_are_recorded(operator: MemoryClient, ana: MemoryClient) -> None:
     assert ana
     operator.admin.list(user="ana-quetzal")
     operator.admin.owners()
@@ -96,7 +97,7 @@ def test_what_an_administrator_reads_is_noted(operator: MemoryClient, ana: Memor
     assert (names.owner, names.counts) == (None, {"owners": 1})
 
 
-def test_changes_of_keys_are_noted(operator: MemoryClient, database_url: str) -> None:
+def test_changes_of_keys_are_recorded(operator: MemoryClient, database_url: str) -> None:
     with closing(Database(database_url)) as database:
         [key] = database.read_sync("system", keys.list_keys)
         assert database.write_sync("system", lambda c: keys.rotate(c, key.key_id, now_micros(), 0))
@@ -106,8 +107,8 @@ def test_changes_of_keys_are_noted(operator: MemoryClient, database_url: str) ->
     assert noted == [(action, key.key_id, True) for action in ("key.create", "key.rotate", "key.revoke")]
 
 
-def test_refusals_are_noted_once_for_many(database_url: str) -> None:
-    """Noted when the process writes its counts down; at the latest as it ends."""
+def test_repeated_refusals_are_recorded_once_with_their_number(database_url: str) -> None:
+    """Recorded when the process writes its counts, at the latest when it ends."""
     key = make_key(database_url)
     with (
         LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
@@ -153,7 +154,7 @@ def check(database: Database, head: str | None = None) -> tuple[bool, str | None
     return found.ok, found.problem
 
 
-def test_a_chain_is_whole_and_in_order(chained: Database) -> None:
+def test_chain_is_complete_and_in_order(chained: Database) -> None:
     found = chained.read_sync("system", lambda c: system_audit.verify(c, None))
     assert (found.ok, found.entries, found.waiting) == (True, 5, 0)
     order = chained.read_sync(
@@ -166,24 +167,28 @@ def test_a_chain_is_whole_and_in_order(chained: Database) -> None:
 
 TAMPERINGS: dict[str, Callable[[Connection], object]] = {
     "a changed count": lambda c: c.execute(update(audit).where(audit.c.seq == 3).values(counts='{"turns": 1}')),
-    "another actor": lambda c: c.execute(update(audit).where(audit.c.seq == 3).values(actor=owner_key("user", "bob"))),
-    "another owner": lambda c: c.execute(update(audit).where(audit.c.seq == 1).values(owner=owner_key("user", "bob"))),
-    "an entry taken out": lambda c: c.execute(delete(audit).where(audit.c.seq == 2)),
-    "the newest taken out": lambda c: c.execute(delete(audit).where(audit.c.seq == 5)),
-    "all taken out": lambda c: c.execute(delete(audit)),
-    "two changed places": lambda c: c.execute(update(audit).where(audit.c.seq > 3).values(seq=9 - audit.c.seq)),
+    "a changed actor": lambda c: c.execute(
+        update(audit).where(audit.c.seq == 3).values(actor=owner_key("user", "bob"))
+    ),
+    "a changed owner": lambda c: c.execute(
+        update(audit).where(audit.c.seq == 1).values(owner=owner_key("user", "bob"))
+    ),
+    "a deleted entry": lambda c: c.execute(delete(audit).where(audit.c.seq == 2)),
+    "the newest entry deleted": lambda c: c.execute(delete(audit).where(audit.c.seq == 5)),
+    "all entries deleted": lambda c: c.execute(delete(audit)),
+    "two entries swapped": lambda c: c.execute(update(audit).where(audit.c.seq > 3).values(seq=9 - audit.c.seq)),
 }
 
 
 @pytest.mark.parametrize("tampering", TAMPERINGS)
-def test_every_change_shows(chained: Database, tampering: str) -> None:
+def test_every_change_is_detected(chained: Database, tampering: str) -> None:
     chained.write_sync("system", TAMPERINGS[tampering])
     ok, problem = check(chained)
     assert not ok
     assert problem
 
 
-def test_a_chain_written_anew_lacks_the_head_of_earlier_days(chained: Database) -> None:
+def test_rewritten_chain_does_not_contain_an_earlier_head(chained: Database) -> None:
     head = chained.read_sync("system", lambda c: system_audit.verify(c, None)).head
     again = update(audit).where(audit.c.seq == 2).values(action="list", seq=None, at=1)
     chained.write_sync("system", lambda c: c.execute(again))
@@ -198,7 +203,7 @@ def test_a_chain_written_anew_lacks_the_head_of_earlier_days(chained: Database) 
     assert "written anew" in problem
 
 
-def test_old_entries_go_and_the_rest_stays_a_chain(chained: Database) -> None:
+def test_chain_without_its_oldest_entries_is_valid(chained: Database) -> None:
     assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 2)) == 2
     found = chained.read_sync("system", lambda c: system_audit.verify(c, None))
     assert (found.ok, found.entries) == (True, 3)
@@ -208,8 +213,8 @@ def test_old_entries_go_and_the_rest_stays_a_chain(chained: Database) -> None:
     assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 0
 
 
-def test_a_head_may_be_where_the_chain_starts(chained: Database) -> None:
-    """Noted before the first entry, or at the last one whose time is over since."""
+def test_head_may_be_the_start_of_the_chain(chained: Database) -> None:
+    """The head before the first entry, or that of the last entry deleted since."""
     assert check(chained, str(system_audit.ORIGIN)) == (True, None)
     head = chained.read_sync("system", lambda c: system_audit.verify(c, None)).head
     assert chained.write_sync("system", lambda c: system_audit.drop_old(c, 99)) == 5
@@ -217,7 +222,7 @@ def test_a_head_may_be_where_the_chain_starts(chained: Database) -> None:
     assert check(chained, str(system_audit.Link(5, bytes(32))))[0] is False
 
 
-def test_the_worker_chains_and_keeps_to_the_retention(database_url: str) -> None:
+def test_worker_extends_the_chain_and_applies_the_retention(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         database.write_sync("system", lambda c: entries.note(c, entries.STORE, entries.OPERATOR, "key.create", at=1))
         database.write_sync("system", lambda c: system_audit.chain(c, 10))
@@ -233,13 +238,13 @@ def test_the_worker_chains_and_keeps_to_the_retention(database_url: str) -> None
         assert (entry.action, entry.seq, found.ok) == ("forget", 2, True)
 
 
-def test_a_head_that_is_none_is_refused(operator: MemoryClient) -> None:
+def test_invalid_head_is_refused(operator: MemoryClient) -> None:
     for head in ("", "7", "x:00", "7:xyz"):
         with pytest.raises(InvalidRequest, match="head"):
             operator.admin.verify_audit(head)
 
 
-def test_pages_of_the_audit(operator: MemoryClient, ana: MemoryClient) -> None:
+def test_audit_is_listed_page_by_page(operator: MemoryClient, ana: MemoryClient) -> None:
     for _ in range(5):
         ana.forget(level="agent")
     found: list[AuditEntry] = []
@@ -252,7 +257,7 @@ def test_pages_of_the_audit(operator: MemoryClient, ana: MemoryClient) -> None:
     assert [entry.at for entry in found] == sorted((entry.at for entry in found), reverse=True)
 
 
-def test_a_tenant_adds_to_the_audit_and_neither_reads_nor_changes_it(postgres_url: str) -> None:
+def test_tenant_adds_audit_entries_and_cannot_read_or_change_them(postgres_url: str) -> None:
     owner = owner_key("user", "ana")
     with closing(Database(postgres_url)) as database:
         database.write_sync(owner, lambda c: entries.note(c, owner, entries.NOBODY, "forget", at=1))
@@ -262,7 +267,7 @@ def test_a_tenant_adds_to_the_audit_and_neither_reads_nor_changes_it(postgres_ur
         assert len(rows(postgres_url)) == 1
 
 
-def test_nobody_writes_an_entry_about_somebody_else(postgres_url: str) -> None:
+def test_tenant_cannot_add_an_entry_about_another_owner(postgres_url: str) -> None:
     with closing(Database(postgres_url)) as database, pytest.raises(Exception, match="row-level security"):
         database.write_sync(
             owner_key("user", "ana"),

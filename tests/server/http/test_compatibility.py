@@ -1,7 +1,8 @@
-"""Version 1 stays version 1: what an older client sends is still accepted, and what it reads is still there.
+"""Version 1 of the contract stays compatible: requests of older clients are accepted, and the fields they read
+exist.
 
-`openapi.v1.json` is the document as it was last released. After a compatible change write it anew:
-`uv run python tests/server/http/test_compatibility.py`.
+`openapi.v1.json` is the document of the last release. After a compatible change write it again: `uv run python
+tests/server/http/test_compatibility.py`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def current() -> dict[str, Any]:
 
 
 def breaks(old: dict[str, Any], new: dict[str, Any]) -> list[str]:
-    """Every way in which the new document fails a client of the old one."""
+    """Return every change that breaks a client of the old document."""
     found: list[str] = []
     for path, operations in old["paths"].items():
         for method, operation in operations.items():
@@ -54,15 +55,15 @@ def _schema_breaks(name: str, old: dict[str, Any], new: dict[str, Any] | None) -
     return found
 
 
-def test_the_contract_breaks_no_released_client() -> None:
+def test_contract_breaks_no_released_client() -> None:
     assert breaks(json.loads(RELEASED.read_text()), current()) == []
 
 
-def test_the_released_document_is_up_to_date() -> None:
-    assert json.loads(RELEASED.read_text()) == current(), "write it anew as the module's docstring says"
+def test_released_document_is_up_to_date() -> None:
+    assert json.loads(RELEASED.read_text()) == current(), "write it again as described in the module docstring"
 
 
-def test_a_break_is_seen() -> None:
+def test_breaking_changes_are_detected() -> None:
     old, new = current(), current()
     del new["paths"]["/v1/recall"]
     del new["components"]["schemas"]["Turn"]["properties"]["seq"]

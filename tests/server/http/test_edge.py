@@ -1,4 +1,4 @@
-"""The HTTP edge: one error form, a complete OpenAPI document, probes and metrics without ids."""
+"""The HTTP layer: one form of errors, a complete OpenAPI document, and probes and metrics without ids."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from threefold_server.settings import Settings
         ("POST", "/v1/sessions/s/end?wait=nan", 422, "invalid_request"),
     ],
 )
-def test_every_error_has_the_one_form(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:
+def test_every_error_has_the_same_form(http: httpx.Client, method: str, path: str, status: int, code: str) -> None:
     answer = http.request(method, path)
     assert answer.status_code == status
     assert set(answer.json()) == {"error"}
@@ -50,7 +50,7 @@ def test_every_error_has_the_one_form(http: httpx.Client, method: str, path: str
     assert answer.json()["error"]["message"]
 
 
-def test_a_body_that_is_not_even_text_is_a_wrong_request(http: httpx.Client) -> None:
+def test_body_that_is_not_utf8_is_an_invalid_request(http: httpx.Client) -> None:
     answer = http.post("/v1/recall", content=b"\xe9\x80", headers={"Content-Type": "application/json"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
     assert "UTF-8" in answer.json()["error"]["message"]
@@ -68,7 +68,7 @@ def test_liveness_and_readiness(memory: MemoryClient) -> None:
     assert memory.check().user == "ana"
 
 
-def test_metrics_count_without_ids(memory: MemoryClient, http: httpx.Client) -> None:
+def test_metrics_contain_no_ids(memory: MemoryClient, http: httpx.Client) -> None:
     memory.write("session-kumquat", [{"role": "user", "content": "kumquat"}])
     memory.wait("session-kumquat")
     memory.forget(session_id="session-kumquat")
@@ -80,7 +80,7 @@ def test_metrics_count_without_ids(memory: MemoryClient, http: httpx.Client) -> 
         assert secret not in text
 
 
-def test_logs_hold_no_content(memory: MemoryClient, caplog: pytest.LogCaptureFixture) -> None:
+def test_logs_contain_no_content(memory: MemoryClient, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     memory.write("session-kumquat", [{"role": "user", "content": "kumquat", "id": "kumquat"}])
     memory.recall("kumquat")
@@ -91,7 +91,7 @@ def test_logs_hold_no_content(memory: MemoryClient, caplog: pytest.LogCaptureFix
     assert "kumquat" not in "".join(record.getMessage() + repr(record.__dict__) for record in ours)
 
 
-def test_the_openapi_document_is_complete() -> None:
+def test_openapi_document_is_complete() -> None:
     app = create_app(Settings(embedder="hash"))
     document = app.openapi()
     statuses = {str(error.status) for error in ERRORS.values()}
@@ -111,7 +111,7 @@ def test_the_openapi_document_is_complete() -> None:
             assert kind == "application/jsonl" or "$ref" in body["schema"], operation
 
 
-def test_an_unexpected_error_gives_no_detail_away(
+def test_unexpected_error_reveals_no_details(
     memory: MemoryClient, http: httpx.Client, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> None:
@@ -139,13 +139,13 @@ def test_an_unexpected_error_gives_no_detail_away(
         ({"token_budget": 0}, "token_budget"),
     ],
 )
-def test_bad_settings_are_refused_at_start(settings: dict[str, Any], problem: str) -> None:
+def test_invalid_settings_are_refused_at_startup(settings: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Settings(**settings)
 
 
 def test_another_embedder_is_refused_until_reembed(database_url: str) -> None:
-    """Field case 1006."""
+    """Users reported crashes and meaningless results after a change of the embedding model."""
     with LocalService(database_url=database_url, embedder="hash"):
         pass
     with (
@@ -155,7 +155,7 @@ def test_another_embedder_is_refused_until_reembed(database_url: str) -> None:
         pass
 
 
-def test_a_superuser_role_is_refused(postgres_url: str, databases: Databases) -> None:
+def test_superuser_role_is_refused(postgres_url: str, databases: Databases) -> None:
     url = make_url(databases.admin_url).set(database=make_url(postgres_url).database)
     with (
         pytest.raises(RuntimeError, match="NOSUPERUSER"),

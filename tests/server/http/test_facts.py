@@ -1,4 +1,8 @@
-"""Explicit facts: saved at once, superseded with history, restored, expired, shared (field cases 117, 203, 608)."""
+"""Saved facts: recalled at once, superseded with history, restored, expired and shared.
+
+Users reported metadata that planted memories for others, lists that ended after 20 rows, and corrections that added
+a second fact.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ def texts(memory: MemoryClient, query: str, **options: object) -> list[str]:
     return [fact.text for fact in memory.recall(query, **options).facts]  # pyright: ignore[reportArgumentType]
 
 
-def test_a_saved_fact_is_recalled_by_words_at_once_in_any_session(memory: MemoryClient) -> None:
+def test_saved_fact_is_recalled_by_words_at_once_in_any_session(memory: MemoryClient) -> None:
     saved = memory.save("The staging password lives in the blue vault.", session_id="s1")
     assert (saved.kind, saved.user, saved.agent, saved.session_id) == ("fact", "ana", "support", "s1")
     assert (saved.origin, saved.trust) == ("user", 1.0)
@@ -25,7 +29,7 @@ def test_a_saved_fact_is_recalled_by_words_at_once_in_any_session(memory: Memory
     assert "blue vault" in found.block
 
 
-def test_a_new_text_supersedes_and_the_old_one_stays_as_history(memory: MemoryClient) -> None:
+def test_new_text_supersedes_the_old_version(memory: MemoryClient) -> None:
     old = memory.save("Ana lives in Lisbon.", pinned=True, metadata={"k": 1})
     new = memory.update_fact(old.id, text="Ana lives in Oslo.")
     assert new.id != old.id
@@ -41,7 +45,7 @@ def test_a_new_text_supersedes_and_the_old_one_stays_as_history(memory: MemoryCl
         memory.update_fact(old.id, text="Ana lives in Rome.")
 
 
-def test_a_restored_version_is_current_again(memory: MemoryClient) -> None:
+def test_restored_version_is_current_again(memory: MemoryClient) -> None:
     old = memory.save("The gate code is 1111.")
     new = memory.update_fact(old.id, text="The gate code is 2222.")
     restored = memory.restore_fact(old.id)
@@ -51,21 +55,21 @@ def test_a_restored_version_is_current_again(memory: MemoryClient) -> None:
     assert memory.restore_fact(old.id).id == old.id
 
 
-def test_changes_without_a_new_text_keep_the_id(memory: MemoryClient) -> None:
+def test_update_without_a_new_text_keeps_the_id(memory: MemoryClient) -> None:
     saved = memory.save("Tea, not coffee.")
     changed = memory.update_fact(saved.id, pinned=True, metadata={"from": "form"})
     assert (changed.id, changed.pinned, changed.metadata) == (saved.id, True, {"from": "form"})
     assert texts(memory, "coffee or tea?") == ["Tea, not coffee."]
 
 
-def test_a_fact_of_one_session_names_it(memory: MemoryClient) -> None:
-    """Without, no recall would ever bring it."""
+def test_fact_with_visibility_session_requires_a_session(memory: MemoryClient) -> None:
+    """Without a session no recall would return it."""
     with pytest.raises(InvalidRequest, match="needs a session_id"):
         memory.save("Tea, not coffee.", visibility="session")
     assert memory.list().items == []
 
 
-def test_deleting_a_fact_takes_its_whole_history(memory: MemoryClient) -> None:
+def test_deleting_a_fact_deletes_its_history(memory: MemoryClient) -> None:
     old = memory.save("Plan A is a boat.")
     new = memory.update_fact(old.id, text="Plan A is a train.")
     assert memory.delete_fact(new.id).counts["facts"] == 2
@@ -75,7 +79,7 @@ def test_deleting_a_fact_takes_its_whole_history(memory: MemoryClient) -> None:
     assert texts(memory, "plan A") == []
 
 
-def test_by_id_verbs_of_someone_else_answer_like_an_unknown_id(service: LocalService, memory: MemoryClient) -> None:
+def test_fact_of_another_user_is_answered_like_an_unknown_id(service: LocalService, memory: MemoryClient) -> None:
     own = memory.save("Only ana knows this.")
     with service.client(user="mallory", agent="support") as mallory:
         answers: list[str] = []
@@ -91,8 +95,8 @@ def test_by_id_verbs_of_someone_else_answer_like_an_unknown_id(service: LocalSer
     assert memory.get_fact(own.id).text == "Only ana knows this."
 
 
-def test_visibility_bounds_who_recalls(service: LocalService, memory: MemoryClient) -> None:
-    """Field case 112: a wide read never returns what is visible more narrowly."""
+def test_visibility_limits_recall(service: LocalService, memory: MemoryClient) -> None:
+    """Users reported that a read for the user returned facts that were private to a session or an agent."""
     memory.save("colour one", visibility="session", session_id="s1")
     memory.save("colour two", visibility="agent", session_id="s1")
     memory.save("colour three", visibility="user", session_id="s1")
@@ -106,7 +110,7 @@ def test_visibility_bounds_who_recalls(service: LocalService, memory: MemoryClie
         assert texts(other, "colour", level="user") == ["colour three"]
 
 
-def test_shared_facts_are_read_by_all_and_marked_with_their_writer(service: LocalService, memory: MemoryClient) -> None:
+def test_shared_facts_are_read_by_all_and_name_their_writer(service: LocalService, memory: MemoryClient) -> None:
     memory.save("The office closes at six.", shared=True, session_id="private-session")
     with service.client(user="bob", agent="sales") as bob:
         assert texts(bob, "when does the office close?") == []
@@ -125,7 +129,7 @@ def test_shared_facts_are_read_by_all_and_marked_with_their_writer(service: Loca
         assert bob.recall("when does the office close?", include=["shared"]).facts == []
 
 
-def test_reading_shared_can_be_closed_by_the_store(database_url: str) -> None:
+def test_store_can_turn_off_shared_facts(database_url: str) -> None:
     with (
         LocalService(database_url=database_url, embedder="hash", reads_shared=False) as service,
         service.client() as memory,
@@ -134,7 +138,7 @@ def test_reading_shared_can_be_closed_by_the_store(database_url: str) -> None:
         memory.list(include=["shared"])
 
 
-def test_expiry_is_set_on_new_facts_and_by_the_store(database_url: str) -> None:
+def test_expiry_is_set_by_the_fact_or_by_the_store(database_url: str) -> None:
     with LocalService(database_url=database_url, embedder="hash", fact_expiry_days=15) as service:
         with service.client() as memory:
             usual, short = memory.save("a"), memory.save("b", expires_in_days=0.5)
@@ -145,7 +149,7 @@ def test_expiry_is_set_on_new_facts_and_by_the_store(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["user_id", "agent", "session_id", "trust", "created_at", "scope", "tenant"])
-def test_metadata_cannot_restate_what_the_service_sets(http: httpx.Client, key: str) -> None:
+def test_metadata_cannot_set_reserved_fields(http: httpx.Client, key: str) -> None:
     answer = http.post("/v1/facts", json={"text": "x", "metadata": {key: "mallory"}})
     assert answer.status_code == 422
     assert key in answer.json()["error"]["message"]
@@ -155,11 +159,11 @@ def test_metadata_cannot_restate_what_the_service_sets(http: httpx.Client, key: 
     "change",
     [{"text": " "}, {"text": "x" * 10_001}, {"expires_in_days": 0}, {"trust": 1}, {"metadata": {"k": "v" * 20_000}}],
 )
-def test_bad_facts_are_refused(http: httpx.Client, change: dict[str, object]) -> None:
+def test_invalid_facts_are_refused(http: httpx.Client, change: dict[str, object]) -> None:
     assert http.post("/v1/facts", json={"text": "x", **change}).status_code == 422
 
 
-def test_257_facts_are_all_listed_by_paging_and_all_forgotten(memory: MemoryClient) -> None:
+def test_all_of_257_facts_are_listed_by_paging_and_forgotten(memory: MemoryClient) -> None:
     for number in range(257):
         memory.save(f"fact number {number}")
     listed = [item.text for item in memory.iter_memories(kinds=["fact"], limit=20)]
@@ -168,8 +172,9 @@ def test_257_facts_are_all_listed_by_paging_and_all_forgotten(memory: MemoryClie
     assert memory.list().items == []
 
 
-def test_pages_miss_nothing_of_what_was_said_at_once(memory: MemoryClient) -> None:
-    """Field case 203: turns of one write have one time, and a page may end among them."""
+def test_pages_miss_no_turns_of_the_same_time(memory: MemoryClient) -> None:
+    """Users reported that a list ended at its first page. Turns of one write have the same time, and a page may end
+    among them."""
     for session in ("s1", "s2"):
         memory.write(session, [{"role": "user", "content": f"kumquat {number}"} for number in range(7)])
     assert len({item.id for item in memory.iter_memories(limit=2)}) == 14

@@ -1,4 +1,8 @@
-"""Erasure in every tier, proved on the tables and, for SQLite, on the bytes (field cases 201 to 213)."""
+"""Erasure in every tier, checked on the tables and, for SQLite, on the bytes.
+
+Users reported forgets that wiped other users, left text in other tables or caches, or reported success after a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ def said(content: str, **more: Any) -> dict[str, Any]:
 
 
 def rows_with(database_url: str, words: Iterable[str]) -> list[str]:
-    """Every table that holds one of the words in any column."""
+    """Return the tables that contain one of the words in any column."""
     with closing(Database(database_url)) as database:
         rows = {
             table.name: database.read_sync("system", lambda c, table=table: c.execute(select(table)).all())
@@ -41,7 +45,7 @@ def settle(memory: MemoryClient, *sessions: str) -> None:
         memory.wait(session)
 
 
-def test_after_forgetting_a_session_no_table_holds_its_words(memory: MemoryClient, database_url: str) -> None:
+def test_forgotten_session_is_in_no_table(memory: MemoryClient, database_url: str) -> None:
     memory.write("s1", [said(f"my passport is {SECRET}", name="Quetzalina", id="turn-quetzal")])
     memory.save(f"passport {SECRET}", session_id="s1")
     memory.write("s2", [said("I like tea")])
@@ -56,8 +60,8 @@ def test_after_forgetting_a_session_no_table_holds_its_words(memory: MemoryClien
     assert memory.recall("what do I like, tea?").facts
 
 
-def test_what_was_saved_in_a_session_without_turns_goes_with_it(memory: MemoryClient, database_url: str) -> None:
-    """A tool saves before the run's turns are written, and these may never come."""
+def test_fact_of_a_session_without_turns_is_forgotten_with_it(memory: MemoryClient, database_url: str) -> None:
+    """A tool saves before the turns of its run are written, which may never happen."""
     memory.save(f"passport {SECRET}", session_id="s1")
     kept = memory.save("I like tea", session_id="s2")
     assert memory.forget(session_id="s1").counts["facts"] == 1
@@ -65,10 +69,8 @@ def test_what_was_saved_in_a_session_without_turns_goes_with_it(memory: MemoryCl
     assert [item.id for item in memory.list().items] == [kept.id]
 
 
-def test_a_reader_that_stays_holds_up_the_purge_and_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To wait for it with the one writer's connection would stop every write; here for as long as the test may take."""
+def test_open_reader_delays_the_purge_and_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the reader with the only write connection would block all writes; the timeout here is very long."""
     monkeypatch.setattr("threefold_server.storage.database.BUSY_TIMEOUT_MS", 600_000)
     with LocalService(tmp_path, embedder="hash") as service, service.client(timeout=60.0) as memory:
         memory.write("s1", [said(SECRET)])
@@ -78,7 +80,7 @@ def test_a_reader_that_stays_holds_up_the_purge_and_nobody_else(
         assert (receipt.complete, receipt.purge) == (True, "pending")
 
 
-def test_the_bytes_of_sqlite_files_are_free_of_forgotten_words(tmp_path: Path) -> None:
+def test_bytes_of_sqlite_files_contain_no_forgotten_words(tmp_path: Path) -> None:
     with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
         memory.write("s1", [said(f"the code is {SECRET}")])
         memory.save(f"keep {SECRET}")
@@ -90,7 +92,7 @@ def test_the_bytes_of_sqlite_files_are_free_of_forgotten_words(tmp_path: Path) -
     assert b"quetzal" not in (tmp_path / "threefold.db").read_bytes().lower()
 
 
-def test_forgetting_one_user_leaves_the_others_whole(service: LocalService) -> None:
+def test_forgetting_one_user_keeps_the_others(service: LocalService) -> None:
     users = ["alice", "bob", "al%", "ALICE"]
     clients = {user: service.client(user=user, agent="support") for user in users}
     for user, client in clients.items():
@@ -105,7 +107,7 @@ def test_forgetting_one_user_leaves_the_others_whole(service: LocalService) -> N
         client.close()
 
 
-def test_a_forget_of_the_agent_spares_the_users_other_agents(service: LocalService, memory: MemoryClient) -> None:
+def test_forgetting_one_agent_keeps_the_other_agents_of_the_user(service: LocalService, memory: MemoryClient) -> None:
     memory.save("of support")
     with service.client(user="ana", agent="other") as other:
         other.save("of other")
@@ -114,7 +116,7 @@ def test_a_forget_of_the_agent_spares_the_users_other_agents(service: LocalServi
         assert memory.list().items == []
 
 
-def test_a_dry_run_counts_the_same_and_erases_nothing(memory: MemoryClient) -> None:
+def test_dry_run_has_the_same_counts_and_erases_nothing(memory: MemoryClient) -> None:
     memory.write("s1", [said("one"), said("two")])
     memory.save("three")
     settle(memory, "s1")
@@ -132,7 +134,7 @@ def test_late_and_retried_writes_bring_nothing_back(memory: MemoryClient) -> Non
     assert [turn.content for turn in memory.turns("s1").turns] == ["new talk"]
 
 
-def test_a_forgotten_episode_keeps_its_place_without_content(memory: MemoryClient, database_url: str) -> None:
+def test_forgotten_turn_keeps_its_number_without_content(memory: MemoryClient, database_url: str) -> None:
     memory.write("s1", [said("before", id="a"), said(f"my {SECRET}", id="b", name="Quetzalina"), said("after", id="c")])
     settle(memory, "s1")
     receipt = memory.forget(fact_ids=["b"])
@@ -148,8 +150,8 @@ def test_a_forgotten_episode_keeps_its_place_without_content(memory: MemoryClien
     assert memory.write("s1", [said(f"my {SECRET}", id="b", name="Quetzalina")]).erased == 1
 
 
-def test_forgetting_by_tool_since_a_time(memory: MemoryClient) -> None:
-    """Field case 1208: one call takes back everything a tool brought since a time."""
+def test_forget_by_tool_since_a_time(memory: MemoryClient) -> None:
+    """Users reported that a bad memory could not be rolled back. One call erases what a tool returned since a time."""
     cut = datetime.now(UTC) - timedelta(days=1)
     old, new = cut - timedelta(days=1), cut + timedelta(hours=1)
     for number, at in enumerate((old, new)):
@@ -167,7 +169,7 @@ def test_forgetting_by_tool_since_a_time(memory: MemoryClient) -> None:
     assert left == ["question 0", "web 0", "files 0", "question 1", "files 1"]
 
 
-def test_forgetting_what_another_agent_contributed_needs_level_user(database_url: str) -> None:
+def test_forget_by_another_agent_requires_level_user(database_url: str) -> None:
     with LocalService(database_url=database_url, embedder="hash") as service, service.client() as memory:
         with pytest.raises(Forbidden, match="level 'user'"):
             memory.forget(source=ForgetSource(kind="agent", name="other"))
@@ -177,7 +179,7 @@ def test_forgetting_what_another_agent_contributed_needs_level_user(database_url
             memory.forget(level="store")
 
 
-def test_ten_thousand_facts_go_in_one_call(memory: MemoryClient, database_url: str) -> None:
+def test_ten_thousand_facts_are_forgotten_in_one_call(memory: MemoryClient, database_url: str) -> None:
     memory.save("bulkword zero")
     ids = multiply_fact(database_url, 9_999)
     assert len(memory.recall("bulkword").facts) == 1
@@ -188,7 +190,7 @@ def test_ten_thousand_facts_go_in_one_call(memory: MemoryClient, database_url: s
 
 
 def multiply_fact(database_url: str, copies: int) -> list[str]:
-    """Copy the only fact, with its index, and return the ids of the copies."""
+    """Copy the only fact with its index and return the ids of the copies."""
 
     def copy(connection: Connection) -> list[str]:
         [fact] = connection.execute(select(facts)).mappings().all()
@@ -216,14 +218,14 @@ def multiply_fact(database_url: str, copies: int) -> list[str]:
         {"session_id": "*"},
     ],
 )
-def test_not_exactly_one_selector_is_refused(memory: MemoryClient, selector: dict[str, Any]) -> None:
+def test_forget_requires_exactly_one_selector(memory: MemoryClient, selector: dict[str, Any]) -> None:
     memory.write("s", [said("stays")])
     with pytest.raises(InvalidRequest):
         memory.forget(**selector)
     assert memory.turns("s").turns
 
 
-def test_forgetting_what_is_not_there_is_a_receipt_of_zeros(memory: MemoryClient) -> None:
+def test_forgetting_something_unknown_returns_zero_counts(memory: MemoryClient) -> None:
     receipt = memory.forget(session_id="never")
     assert receipt.complete
     assert set(receipt.counts.values()) == {0}
@@ -231,7 +233,7 @@ def test_forgetting_what_is_not_there_is_a_receipt_of_zeros(memory: MemoryClient
         memory.delete_fact("never")
 
 
-def test_an_episode_id_that_stands_in_two_sessions_has_to_be_told_apart(memory: MemoryClient) -> None:
+def test_turn_id_in_two_sessions_requires_in_session(memory: MemoryClient) -> None:
     for session in ("s1", "s2"):
         memory.write(session, [said(f"first of {session}", id="1")])
     with pytest.raises(Conflict, match="in_session"):
@@ -244,7 +246,7 @@ def test_an_episode_id_that_stands_in_two_sessions_has_to_be_told_apart(memory: 
     assert memory.delete_fact("1").counts["turns"] == 1
 
 
-def test_a_late_writer_brings_back_not_even_the_session(memory: MemoryClient, database_url: str) -> None:
+def test_late_write_does_not_restore_the_session(memory: MemoryClient, database_url: str) -> None:
     memory.write("s-quetzal", [said(SECRET, id="t1")])
     memory.forget(level="user")
     assert memory.write("s-quetzal", [said(SECRET, id="t1")]).erased == 1
@@ -252,7 +254,7 @@ def test_a_late_writer_brings_back_not_even_the_session(memory: MemoryClient, da
     assert rows_with(database_url, ["quetzal", "ana"]) == []
 
 
-def test_what_is_left_of_a_session_is_its_window_however_much_went(memory: MemoryClient) -> None:
+def test_window_after_a_large_forget_has_the_remaining_turns(memory: MemoryClient) -> None:
     memory.write("s1", [{"role": "user", "content": f"Turn {number}.", "id": f"t{number}"} for number in range(1, 251)])
     memory.forget(fact_ids=[f"t{number}" for number in range(21, 251)])
     window = memory.recall("turn", session_id="s1", include=["short_term"]).window

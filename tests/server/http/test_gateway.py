@@ -1,4 +1,4 @@
-"""Mode `gateway`: headers count only from a proxy that calls from its network and knows the secret."""
+"""Mode `gateway`: identity headers are accepted only from a proxy in its network that has the secret."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMON: dict[str, Any] = {"mode": "gateway", "embedder": "hash", "consolidate": 
 
 @contextmanager
 def behind(headers: Any, **settings: Any) -> Generator[httpx.Client]:
-    """A client that is the proxy, or pretends to be."""
+    """Yield a client that is the proxy or pretends to be."""
     with (
         LocalService(**{**COMMON, **settings}) as service,
         httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client,
@@ -33,7 +33,7 @@ def refusal(client: httpx.Client, headers: Any = None) -> tuple[int, Any]:
     return answer.status_code, answer.json()["error"]
 
 
-def test_the_proxy_says_who_calls() -> None:
+def test_proxy_names_the_caller() -> None:
     with behind(PROVEN, max_read_level="user") as client:
         who = client.get("/v1/whoami").json()
     assert (who["user"], who["agent"], who["ceiling"], who["mode"]) == ("ana", "support", "user", "gateway")
@@ -41,14 +41,14 @@ def test_the_proxy_says_who_calls() -> None:
 
 
 @pytest.mark.parametrize("secret", [None, "", SECRET[:-1], SECRET + "x", SECRET.upper(), "\xe9"])
-def test_whoever_does_not_know_the_secret_is_refused(secret: str | None) -> None:
-    """Field case 102."""
+def test_request_without_the_secret_is_refused(secret: str | None) -> None:
+    """Users reported that a shared service key with a header was enough to be any user."""
     shown = [] if secret is None else [(b"X-Threefold-Gateway-Secret", secret.encode("latin-1"))]
     with behind([(b"X-Threefold-User", b"ana"), (b"X-Threefold-Agent", b"support"), *shown]) as client:
         assert refusal(client)[0] == 401
 
 
-def test_whoever_calls_from_elsewhere_is_refused_in_the_same_words() -> None:
+def test_request_from_another_network_is_refused_with_the_same_error() -> None:
     with behind(PROVEN, gateway_networks="10.0.0.0/8") as elsewhere, behind(PROVEN) as client:
         assert refusal(elsewhere) == refusal(client, {"X-Threefold-Gateway-Secret": "wrong"})
 
@@ -57,7 +57,7 @@ def test_whoever_calls_from_elsewhere_is_refused_in_the_same_words() -> None:
 @pytest.mark.parametrize(
     ("peer", "status"), [("10.1.2.3", 200), ("::ffff:10.1.2.3", 200), ("fd00::1", 200), ("11.1.2.3", 401), ("", 401)]
 )
-async def test_networks_are_those_of_the_settings(peer: str, status: int, sqlite_url: str) -> None:
+async def test_networks_come_from_the_settings(peer: str, status: int, sqlite_url: str) -> None:
     settings: dict[str, Any] = {"database_url": sqlite_url, "gateway_networks": "10.0.0.0/8, fd00::/8"}
     app = create_app(Settings(**COMMON, **settings))
     async with (
@@ -68,14 +68,14 @@ async def test_networks_are_those_of_the_settings(peer: str, status: int, sqlite
 
 
 @pytest.mark.parametrize("missing", ["X-Threefold-User", "X-Threefold-Agent"])
-def test_nobody_is_nobody(missing: str) -> None:
+def test_missing_user_or_agent_is_refused(missing: str) -> None:
     with behind({name: value for name, value in PROVEN.items() if name != missing}) as client:
         status, error = refusal(client)
     assert (status, missing.lower() in error["message"]) == (403, True)
 
 
-def test_names_are_taken_as_they_are() -> None:
-    """A user who may choose a name must not become another one by percent signs."""
+def test_names_are_used_unchanged() -> None:
+    """A user who can choose a name must not become another user by percent signs."""
     with behind(PROVEN) as client:
         for name in ("ana%20m", "a/b", "O'Brien", "日本"):
             answer = client.get("/v1/whoami", headers={b"X-Threefold-User": name.encode()})
@@ -84,15 +84,15 @@ def test_names_are_taken_as_they_are() -> None:
         assert refusal(client, {"X-Threefold-User": "*"})[0] == 422
 
 
-def test_a_header_that_the_caller_slipped_in_is_noticed() -> None:
+def test_duplicate_identity_header_is_refused() -> None:
     with behind(PROVEN) as client:
         twice = [("X-Threefold-User", "ana"), ("X-Threefold-User", "bob")]
         request = client.build_request("GET", "/v1/whoami", headers=httpx.Headers([*PROVEN.items(), twice[1]]))
         assert client.send(request).status_code == 422
 
 
-def test_a_model_calls_tools_as_the_one_whom_the_gateway_named() -> None:
-    """The calls that an MCP request makes are proved by its headers and its address, once more."""
+def test_mcp_tool_call_has_the_identity_of_the_gateway() -> None:
+    """The inner calls of an MCP request are authenticated again by its headers and address."""
     call = {"name": "save_memory", "arguments": {"text": "The gate code is 4711."}}
     message = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
     accept = {"Accept": "application/json, text/event-stream"}
@@ -104,7 +104,7 @@ def test_a_model_calls_tools_as_the_one_whom_the_gateway_named() -> None:
         assert client.post("/mcp", json=message, headers=unproven).status_code == 401
 
 
-def test_every_header_can_be_another() -> None:
+def test_names_of_headers_can_be_set() -> None:
     names = {
         "gateway_secret_header": "X-Proof",
         "gateway_user_header": "X-Forwarded-User",
