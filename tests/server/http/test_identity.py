@@ -1,4 +1,7 @@
-"""Identity comes from verified headers only; unresolved means refused (field cases 101, 102, 110, 114, 115)."""
+"""Identity comes from verified headers only, and a request without one is refused.
+
+Users reported that a user id in the body, a shared key with a header, or the user "*" gave access to everyone.
+"""
 
 from __future__ import annotations
 
@@ -45,20 +48,20 @@ def test_names_in_headers_are_exact(service: LocalService, name: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["", " ", "%20", "*", "a%00b", "%ff", "x" * 513])
-def test_bad_names_in_headers_are_refused(http: httpx.Client, value: str) -> None:
+def test_invalid_names_in_headers_are_refused(http: httpx.Client, value: str) -> None:
     answer = http.get("/v1/whoami", headers={"X-Threefold-User": value})
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid_request")
     assert "x-threefold-user" in answer.json()["error"]["message"]
 
 
-def test_a_name_in_raw_bytes_is_refused(http: httpx.Client) -> None:
+def test_name_in_raw_bytes_is_refused(http: httpx.Client) -> None:
     """Read as Latin-1 it would be another user than the same name percent-encoded."""
     answer = http.get("/v1/whoami", headers={b"X-Threefold-User": "josé".encode()})
     assert answer.status_code == 422
     assert "percent-encoded" in answer.json()["error"]["message"]
 
 
-def test_a_name_given_twice_is_refused(http: httpx.Client) -> None:
+def test_name_given_twice_is_refused(http: httpx.Client) -> None:
     headers = [("X-Threefold-User", "ana"), ("X-Threefold-User", "bob")]
     request = httpx.Request("GET", "http://threefold.local/v1/whoami", headers=headers)
     assert http.send(request).status_code == 422
@@ -84,7 +87,7 @@ def test_identity_in_a_body_or_query_is_refused(http: httpx.Client, method: str,
 @pytest.mark.parametrize(
     "path", ["/v1/whoami", "/v1/sessions", "/v1/sessions/s/turns", "/v1/sessions/s/status", "/v1/facts/x"]
 )
-def test_keys_mode_refuses_whoever_has_none(guarded: LocalService, path: str) -> None:
+def test_keys_mode_refuses_callers_without_a_valid_key(guarded: LocalService, path: str) -> None:
     with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
         for headers in (
             {},
@@ -99,7 +102,7 @@ def test_keys_mode_refuses_whoever_has_none(guarded: LocalService, path: str) ->
             assert (answer.status_code, answer.json()["error"]["code"]) == (401, "unauthenticated")
 
 
-def test_a_fixed_key_speaks_for_its_user_only(guarded: LocalService, database_url: str) -> None:
+def test_fixed_key_acts_for_its_user_only(guarded: LocalService, database_url: str) -> None:
     token = make_key(database_url)
     with guarded.client(api_key=token) as memory:
         assert memory.whoami().user == "ana"
@@ -110,7 +113,7 @@ def test_a_fixed_key_speaks_for_its_user_only(guarded: LocalService, database_ur
         memory.recall("kumquat")
 
 
-def test_a_named_key_needs_the_user_on_every_call(guarded: LocalService, database_url: str) -> None:
+def test_named_key_requires_the_user_on_every_call(guarded: LocalService, database_url: str) -> None:
     token = make_key(database_url, user_grant="named", user_value=None)
     with guarded.client(api_key=token) as memory, pytest.raises(Forbidden, match="x-threefold-user"):
         memory.whoami()
@@ -118,8 +121,8 @@ def test_a_named_key_needs_the_user_on_every_call(guarded: LocalService, databas
         assert memory.whoami().user == "carol"
 
 
-def test_a_self_key_has_a_memory_that_no_user_can_reach(guarded: LocalService, database_url: str) -> None:
-    """The agent's own loop stays private, also from a user with the agent's name."""
+def test_memory_of_a_self_key_is_not_reachable_by_any_user(guarded: LocalService, database_url: str) -> None:
+    """The memory of the agent itself stays private, also from a user with the name of the agent."""
     own = make_key(database_url, user_grant="self", user_value=None)
     user = make_key(database_url, user_value="support", ceiling=Reach.user)
     with guarded.client(api_key=own) as memory:
@@ -132,7 +135,7 @@ def test_a_self_key_has_a_memory_that_no_user_can_reach(guarded: LocalService, d
         memory.whoami()
 
 
-def test_a_prefix_key_speaks_for_agents_under_it(guarded: LocalService, database_url: str) -> None:
+def test_prefix_key_acts_for_agents_under_its_prefix(guarded: LocalService, database_url: str) -> None:
     token = make_key(database_url, agent_grant="prefix", agent_value="crew/")
     with guarded.client(agent="crew/writer", api_key=token) as memory:
         assert memory.whoami().agent == "crew/writer"
@@ -141,7 +144,7 @@ def test_a_prefix_key_speaks_for_agents_under_it(guarded: LocalService, database
             memory.whoami()
 
 
-def test_ceilings_bind_the_key_and_the_store(database_url: str) -> None:
+def test_ceiling_of_the_store_limits_the_key(database_url: str) -> None:
     wide = make_key(database_url, ceiling=Reach.user)
     with (
         LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
@@ -153,7 +156,7 @@ def test_ceilings_bind_the_key_and_the_store(database_url: str) -> None:
 
 
 def test_two_keys_in_one_request_are_refused(guarded: LocalService, database_url: str) -> None:
-    """Whatever stands between may take the other one for the caller's."""
+    """A proxy in between could use the other one."""
     tokens = [make_key(database_url, user_value=user) for user in ("ana", "bob")]
     headers = [("Authorization", f"Bearer {token}") for token in tokens]
     with httpx.Client(base_url="http://threefold.local", transport=guarded.transport()) as client:
@@ -161,13 +164,13 @@ def test_two_keys_in_one_request_are_refused(guarded: LocalService, database_url
     assert (answer.status_code, answer.json()["error"]["details"]) == (422, {"field": "authorization"})
 
 
-def test_a_revoked_key_is_refused_within_seconds_although_the_clock_is_set_back(
+def test_revoked_key_is_refused_within_seconds_if_the_clock_is_set_back(
     guarded: LocalService, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = make_key(database_url, key_id="aaaaaaaaaaaa")
     true_time, true_ticks = time.time_ns, time.monotonic_ns
     with guarded.client(user="ana", agent="support", api_key=token) as memory:
-        assert memory.whoami().user == "ana"  # remembered from here on
+        assert memory.whoami().user == "ana"  # cached from here on
         monkeypatch.setattr(time, "time_ns", lambda: true_time() - 3_600_000_000_000)
         with closing(Database(database_url)) as database:
             database.write_sync("system", lambda c: keys.revoke(c, "aaaaaaaaaaaa", now_micros()))
@@ -188,21 +191,21 @@ def test_expired_and_revoked_keys_are_refused(guarded: LocalService, database_ur
             memory.whoami()
 
 
-def test_only_an_administrators_key_administers(guarded: LocalService, database_url: str) -> None:
+def test_only_an_admin_key_gives_admin_rights(guarded: LocalService, database_url: str) -> None:
     for admin in (True, False):
         with guarded.client(api_key=make_key(database_url, admin=admin)) as memory:
             assert memory.whoami().admin is admin
 
 
-def test_sharing_needs_the_right(guarded: LocalService, database_url: str) -> None:
+def test_sharing_requires_its_permission(guarded: LocalService, database_url: str) -> None:
     with guarded.client(api_key=make_key(database_url)) as memory, pytest.raises(Forbidden, match="share"):
         memory.save("x", shared=True)
     with guarded.client(api_key=make_key(database_url, may_share=True)) as memory:
         assert memory.save("x", shared=True).shared
 
 
-def test_changing_what_is_shared_needs_the_right_too(guarded: LocalService, database_url: str) -> None:
-    """Another key of the same user and agent must not reach the shared partition through a fact that is there."""
+def test_changing_shared_facts_requires_the_permission(guarded: LocalService, database_url: str) -> None:
+    """Another key of the same user and agent must not change shared facts that exist."""
     with (
         guarded.client(api_key=make_key(database_url, may_share=True)) as writer,
         guarded.client(api_key=make_key(database_url)) as other,
@@ -219,7 +222,7 @@ def test_changing_what_is_shared_needs_the_right_too(guarded: LocalService, data
         assert writer.get_fact(new.id) == new
 
 
-def test_a_token_is_stored_as_a_hash_only(guarded: LocalService, database_url: str) -> None:
+def test_token_is_stored_only_as_a_hash(guarded: LocalService, database_url: str) -> None:
     secret = make_key(database_url).split("_", 2)[2]
     database = Database(database_url)
     stored = database.read_sync("system", lambda c: repr(c.exec_driver_sql("SELECT * FROM api_keys").all()))
@@ -227,12 +230,12 @@ def test_a_token_is_stored_as_a_hash_only(guarded: LocalService, database_url: s
     assert secret not in stored
 
 
-def test_the_client_refuses_a_wildcard_user(service: LocalService) -> None:
+def test_client_refuses_a_wildcard_user(service: LocalService) -> None:
     with pytest.raises(InvalidRequest, match="wildcard"):
         service.client(user="*", agent="support")
 
 
-def test_reads_create_nothing(memory: MemoryClient, database_url: str) -> None:
+def test_reads_create_no_rows(memory: MemoryClient, database_url: str) -> None:
     memory.recall("x", session_id="s1")
     memory.list()
     memory.sessions()
@@ -242,17 +245,17 @@ def test_reads_create_nothing(memory: MemoryClient, database_url: str) -> None:
     assert owners == 0
 
 
-def test_quoting_is_undone_once(http: httpx.Client) -> None:
+def test_names_are_decoded_once(http: httpx.Client) -> None:
     answer = http.get("/v1/whoami", headers={"X-Threefold-User": quote("a%2Fb", safe="")})
     assert answer.json()["user"] == "a%2Fb"
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8181", "127.0.0.1:1", "[::1]:8181", "LOCALHOST"])
-def test_dev_mode_answers_to_this_machines_names(http: httpx.Client, host: str) -> None:
+def test_dev_mode_accepts_local_host_names(http: httpx.Client, host: str) -> None:
     assert http.get("/v1/whoami", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example:8181", "", "[", "127.0.0.1.nip.io"])
-def test_dev_mode_answers_to_no_other_name(http: httpx.Client, host: str) -> None:
-    """A web page whose name was pointed at this machine must not read memory."""
+def test_dev_mode_refuses_other_host_names(http: httpx.Client, host: str) -> None:
+    """A web page whose domain resolves to this machine must not read memory."""
     assert http.get("/v1/whoami", headers={"Host": host}).json()["error"]["code"] == "forbidden"

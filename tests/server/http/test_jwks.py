@@ -1,4 +1,4 @@
-"""The issuer's keys: cached, followed through a rotation, kept through an outage; invented ids cost it nothing."""
+"""The keys of the issuer: cached, updated after a rotation, kept in an outage, and not requested for invented ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINUTE = 60_000_000
 
 
 class Endpoint:
-    """An issuer's keys as a service sees them, at a time that the test sets."""
+    """The keys of an issuer as a service reads them, with a simulated clock."""
 
     def __init__(self) -> None:
         self.issuer = Issuer()
@@ -47,7 +47,7 @@ def endpoint() -> Endpoint:
     return Endpoint()
 
 
-async def test_a_new_key_is_found_and_the_old_one_goes_on(endpoint: Endpoint) -> None:
+async def test_new_key_is_found_and_the_old_one_stays_valid(endpoint: Endpoint) -> None:
     assert await endpoint.knows("first")
     endpoint.issuer.rotate("second", elliptic=True)
     endpoint.now += RETRY_MICROS
@@ -56,7 +56,7 @@ async def test_a_new_key_is_found_and_the_old_one_goes_on(endpoint: Endpoint) ->
     assert endpoint.issuer.asked == 2
 
 
-async def test_a_key_that_is_withdrawn_is_refused_within_minutes(endpoint: Endpoint) -> None:
+async def test_withdrawn_key_is_refused_within_minutes(endpoint: Endpoint) -> None:
     assert await endpoint.knows("first")
     endpoint.issuer.rotate("second")
     del endpoint.issuer.published[0]
@@ -65,13 +65,13 @@ async def test_a_key_that_is_withdrawn_is_refused_within_minutes(endpoint: Endpo
     assert not await endpoint.knows("first")
 
 
-async def test_invented_key_ids_do_not_become_requests(endpoint: Endpoint) -> None:
+async def test_invented_key_ids_cause_no_requests(endpoint: Endpoint) -> None:
     for number in range(50):
         assert not await endpoint.knows(f"invented-{number}")
     assert endpoint.issuer.asked == 1
 
 
-async def test_in_an_outage_known_keys_go_on_and_unknown_ones_are_refused(endpoint: Endpoint) -> None:
+async def test_known_keys_are_accepted_in_an_outage_and_unknown_ones_refused(endpoint: Endpoint) -> None:
     assert await endpoint.knows("first")
     endpoint.issuer.down = True
     endpoint.now += 60 * MINUTE
@@ -86,7 +86,7 @@ async def test_in_an_outage_known_keys_go_on_and_unknown_ones_are_refused(endpoi
 
 
 @pytest.mark.parametrize("document", [b"", b"[]", b'{"keys": []}', b'{"keys": [1]}', b'{"keys": [{"kty": "new"}]}'])
-async def test_a_document_that_is_none_changes_nothing(
+async def test_invalid_document_changes_nothing(
     endpoint: Endpoint, document: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert await endpoint.knows("first")
@@ -96,14 +96,14 @@ async def test_a_document_that_is_none_changes_nothing(
     assert endpoint.issuer.asked == 2
 
 
-async def test_many_callers_ask_once(endpoint: Endpoint) -> None:
+async def test_concurrent_callers_cause_one_request(endpoint: Endpoint) -> None:
     async with anyio.create_task_group() as group:
         for _ in range(20):
             group.start_soon(endpoint.knows, "first")
     assert endpoint.issuer.asked == 1
 
 
-async def test_only_signing_keys_count_and_the_one_there_is_needs_no_name(endpoint: Endpoint) -> None:
+async def test_only_signing_keys_are_used_and_a_single_key_needs_no_id(endpoint: Endpoint) -> None:
     endpoint.issuer.rotate("for encryption")
     endpoint.issuer.published[-1]["use"] = "enc"
     assert not await endpoint.knows("for encryption")

@@ -1,4 +1,4 @@
-"""Mode `jwt`: claims say who calls; every forged token gets one and the same 401."""
+"""Mode `jwt`: claims name the caller, and every forged token gets the same 401."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def trusting(issuer: Issuer, jwks_url: str) -> Iterator[LocalService]:
 
 
 def answer(service: LocalService, token: str, **headers: str) -> httpx.Response:
-    """What a caller with this token is told."""
+    """Return the answer to a caller with this token."""
     with httpx.Client(base_url="http://threefold.local", transport=service.transport()) as client:
         return client.get("/v1/whoami", headers={"Authorization": f"Bearer {token}", **headers})
 
 
-def test_claims_say_who_calls(trusting: LocalService, issuer: Issuer) -> None:
+def test_claims_name_the_caller(trusting: LocalService, issuer: Issuer) -> None:
     with trusting.client(api_key=issuer.token(level="user")) as memory:
         who = memory.whoami()
         assert (who.user, who.agent, who.ceiling, who.mode) == ("ana", "support", "user", "jwt")
@@ -58,32 +58,34 @@ def test_claims_say_who_calls(trusting: LocalService, issuer: Issuer) -> None:
 
 
 @pytest.mark.parametrize(("level", "ceiling"), [(None, "agent"), ("session", "session"), ("store", "user")])
-def test_a_claim_sets_the_ceiling_up_to_the_stores(
+def test_claim_sets_the_ceiling_up_to_that_of_the_store(
     trusting: LocalService, issuer: Issuer, level: str | None, ceiling: str
 ) -> None:
     assert answer(trusting, issuer.token(level=level)).json()["ceiling"] == ceiling
 
 
-def test_a_ceiling_that_is_none_is_refused(trusting: LocalService, issuer: Issuer) -> None:
+def test_invalid_ceiling_is_refused(trusting: LocalService, issuer: Issuer) -> None:
     assert answer(trusting, issuer.token(level="everything")).json()["error"]["code"] == "forbidden"
 
 
 @pytest.mark.parametrize("change", [{"sub": None}, {"client_id": None}, {"client_id": 7}, {"sub": "*"}, {"sub": " "}])
-def test_a_token_that_names_nobody_is_refused(trusting: LocalService, issuer: Issuer, change: dict[str, Any]) -> None:
-    """Field case 114: a service account without a user has no memory by accident."""
+def test_token_without_a_valid_user_or_agent_is_refused(
+    trusting: LocalService, issuer: Issuer, change: dict[str, Any]
+) -> None:
+    """Users reported that memory was written under the service account and never found by the user."""
     with trusting.client(api_key=issuer.token(**change)) as memory, pytest.raises(Forbidden, match="claim"):
         memory.whoami()
 
 
-def test_a_header_does_not_name_another(trusting: LocalService, issuer: Issuer) -> None:
-    """Field cases 101, 102."""
+def test_header_cannot_name_another_user_or_agent(trusting: LocalService, issuer: Issuer) -> None:
+    """Users reported that a user id in a header was enough to read the memory of anyone."""
     token = issuer.token()
     assert answer(trusting, token, **{"X-Threefold-User": "ana", "X-Threefold-Agent": "support"}).status_code == 200
     for header in ("X-Threefold-User", "X-Threefold-Agent"):
         assert answer(trusting, token, **{header: "bob"}).json()["error"]["code"] == "forbidden"
 
 
-def test_claims_may_lie_deeper_and_make_administrators(issuer: Issuer, jwks_url: str) -> None:
+def test_nested_claims_are_mapped_and_can_give_admin_rights(issuer: Issuer, jwks_url: str) -> None:
     mapping = {
         "jwt_user_claim": "https://example.com/uid",
         "jwt_agent_claim": "act.sub",
@@ -101,19 +103,19 @@ def test_claims_may_lie_deeper_and_make_administrators(issuer: Issuer, jwks_url:
 
 
 def b64(value: object) -> str:
-    """A segment of a token."""
+    """Return a segment of a token."""
     raw = value if isinstance(value, bytes) else json.dumps(value).encode()
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
 def public_pem(issuer: Issuer) -> bytes:
-    """What everybody may know of the issuer's key."""
+    """Return the public key of the issuer."""
     key = issuer.private["first"].public_key()
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def signed_by_the_public_key(issuer: Issuer, header: dict[str, Any]) -> str:
-    """The confusion of keys: public bytes taken for the secret of an HMAC."""
+    """Return a token for the key confusion attack: the public key is used as the HMAC secret."""
     signing = f"{b64({'typ': 'JWT', 'alg': 'HS256', **header})}.{b64(claims())}"
     return f"{signing}.{b64(hmac.new(public_pem(issuer), signing.encode(), hashlib.sha256).digest())}"
 
@@ -122,23 +124,23 @@ STRANGER = rsa.generate_private_key(65_537, 2_048)
 
 
 def by_a_stranger(**header: Any) -> str:
-    """A token by a key that nobody published."""
+    """Return a token signed with a key that was never published."""
     return jwt.encode(claims(), STRANGER, "RS256", header)
 
 
 def stranger_jwk() -> dict[str, Any]:
-    """The stranger's own key, as a header may carry it."""
+    """Return the public key of the stranger as a header may contain it."""
     return RSAAlgorithm.to_jwk(STRANGER.public_key(), as_dict=True)
 
 
 def altered(issuer: Issuer) -> str:
-    """A good token, with the claims of somebody else put in."""
+    """Return a valid token with its claims replaced."""
     header, _, signature = issuer.token().split(".")
     return f"{header}.{b64(claims(sub='bob'))}.{signature}"
 
 
 def signed(issuer: Issuer, payload: bytes) -> str:
-    """Anything under the issuer's own signature."""
+    """Return any payload signed by the issuer."""
     return jwt.api_jws.encode(payload, issuer.private["first"], "RS256", {"kid": "first"})
 
 
@@ -157,11 +159,11 @@ NO_TIMES = [
     "[]",
     "{}",
 ]
-"""JSON of what is no time, although Python's parser or PyJWT may take it for one."""
+"""JSON values that are no valid times, although the parser of Python or PyJWT may accept them."""
 
 
 def with_time(name: str, value: str, issuer: Issuer) -> str:
-    """A token that is good but for one of its times."""
+    """Return a token that is valid except for one of its times."""
     mark = 4_711_000_000
     return signed(issuer, json.dumps(claims(**{name: mark})).replace(str(mark), value).encode())
 
@@ -211,7 +213,7 @@ FORGED: dict[str, Callable[[Issuer], str]] = {
 
 @pytest.fixture(scope="module")
 def forged_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalService, Issuer]]:
-    """A service for the whole table, and its issuer."""
+    """A service for the whole table, with its issuer."""
     issuer, path = Issuer(), tmp_path_factory.mktemp("issuer") / "keys.json"
     path.write_bytes(issuer.document)
     with LocalService(**COMMON, jwt_jwks_file=path) as service:
@@ -233,31 +235,31 @@ def test_every_forged_token_gets_the_same_refusal(forged_at: tuple[LocalService,
     }
 
 
-def test_a_clock_that_is_a_little_behind_is_forgiven(trusting: LocalService, issuer: Issuer) -> None:
+def test_small_clock_differences_are_accepted(trusting: LocalService, issuer: Issuer) -> None:
     now = int(time.time())
     assert answer(trusting, issuer.token(exp=now - 5, nbf=now + 5)).status_code == 200
 
 
-def test_the_issuer_is_asked_once(trusting: LocalService, issuer: Issuer) -> None:
+def test_issuer_is_asked_once(trusting: LocalService, issuer: Issuer) -> None:
     for _ in range(3):
         assert answer(trusting, issuer.token()).status_code == 200
     assert issuer.asked == 1
 
 
-def test_elliptic_keys_are_understood(issuer: Issuer, trusting: LocalService) -> None:
+def test_elliptic_curve_keys_are_supported(issuer: Issuer, trusting: LocalService) -> None:
     issuer.rotate("curve", elliptic=True)
     assert answer(trusting, issuer.token("curve")).status_code == 200
     assert answer(trusting, issuer.token("first")).status_code == 200
 
 
-def test_without_the_issuer_nobody_is_believed_and_nothing_is_lost(trusting: LocalService, issuer: Issuer) -> None:
-    """503, not 401: clients keep what they have, and send it when the issuer is back."""
+def test_outage_of_the_issuer_is_unavailable_and_not_unauthenticated(trusting: LocalService, issuer: Issuer) -> None:
+    """With 503 instead of 401, clients keep their turns and send them when the issuer is back."""
     issuer.down = True
     with trusting.client(api_key=issuer.token()) as memory, pytest.raises(Unavailable, match="issuer"):
         memory.whoami()
 
 
-def test_a_secret_signs_as_well(tmp_path: Path) -> None:
+def test_shared_secret_can_sign_tokens(tmp_path: Path) -> None:
     with LocalService(**COMMON, jwt_secret=HS256_SECRET) as service:
         good = jwt.encode(claims(), HS256_SECRET, "HS256")
         assert answer(service, good).json()["user"] == "ana"
@@ -271,6 +273,6 @@ def test_a_secret_signs_as_well(tmp_path: Path) -> None:
                 memory.whoami()
 
 
-def test_without_a_token_the_way_to_get_in_is_told(trusting: LocalService) -> None:
+def test_missing_token_is_refused_with_the_expected_scheme(trusting: LocalService) -> None:
     with trusting.client() as memory, pytest.raises(Unauthenticated, match="Bearer"):
         memory.whoami()

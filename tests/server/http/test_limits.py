@@ -1,4 +1,4 @@
-"""Rates and quotas as callers meet them: a clear refusal, nothing stored, and room after a forget."""
+"""Rate limits and quotas: a clear refusal, nothing stored, and space after a forget."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def limited(database_url: str, **settings: Any) -> Generator[MemoryClient]:
         yield memory
 
 
-def test_whoever_calls_too_often_is_told_when_to_come_again(sqlite_url: str) -> None:
+def test_rate_limited_caller_is_told_when_to_retry(sqlite_url: str) -> None:
     settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "user_requests_per_minute": 1}
     with (
         LocalService(database_url=sqlite_url, **settings) as service,
@@ -43,7 +43,7 @@ def test_whoever_calls_too_often_is_told_when_to_come_again(sqlite_url: str) -> 
         assert client.get("/healthz").status_code == 200
 
 
-def test_a_clock_that_is_set_back_refuses_nobody(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clock_that_is_set_back_refuses_no_caller(sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     true_time = time.time_ns
     with limited(sqlite_url, user_requests_per_minute=10_000) as memory:
         assert memory.whoami().user == "ana"
@@ -52,7 +52,7 @@ def test_a_clock_that_is_set_back_refuses_nobody(sqlite_url: str, monkeypatch: p
             assert memory.whoami().user == "ana"
 
 
-def test_a_key_brings_its_own_policy(database_url: str) -> None:
+def test_policy_of_a_key_applies(database_url: str) -> None:
     policy = KeyPolicy(failure_mode="strict", token_budget=500, top_k=1)
     token = make_key(database_url, policy=policy)
     with (
@@ -68,7 +68,7 @@ def test_a_key_brings_its_own_policy(database_url: str) -> None:
         assert (len(wide.facts), wide.tokens.budget) == (2, 900)
 
 
-def test_a_user_keeps_so_many_turns_and_no_more(database_url: str) -> None:
+def test_turns_of_a_user_are_limited_by_the_quota(database_url: str) -> None:
     with limited(database_url, max_turns_per_user=3) as memory:
         memory.write("s1", said("one", "two"))
         with pytest.raises(QuotaExceeded, match="has 2 turns of 3") as refused:
@@ -80,14 +80,14 @@ def test_a_user_keeps_so_many_turns_and_no_more(database_url: str) -> None:
         memory.write("s2", said("four", "five"))
 
 
-def test_turns_that_are_there_already_need_no_room(database_url: str) -> None:
+def test_repeated_turns_need_no_quota(database_url: str) -> None:
     turn = {"id": "t1", "role": "user", "content": "one"}
     with limited(database_url, max_turns_per_user=1) as memory:
         assert memory.write("s1", [turn]).appended == 1
         assert memory.write("s1", [turn]).duplicates == 1
 
 
-def test_forgetting_turns_one_by_one_makes_room(database_url: str) -> None:
+def test_forgetting_single_turns_frees_quota(database_url: str) -> None:
     with limited(database_url, max_turns_per_user=2) as memory:
         memory.write("s1", said("the word is kumquat", "two"))
         episode = next(memory for memory in memory.list().items if "kumquat" in memory.text)
@@ -95,7 +95,7 @@ def test_forgetting_turns_one_by_one_makes_room(database_url: str) -> None:
         memory.write("s1", said("three"))
 
 
-def test_a_user_keeps_so_many_facts_and_no_more(database_url: str) -> None:
+def test_facts_of_a_user_are_limited_by_the_quota(database_url: str) -> None:
     with limited(database_url, max_facts_per_user=2) as memory:
         first = memory.save("Ana likes tea.")
         second = memory.update_fact(first.id, text="Ana likes coffee.")
@@ -107,7 +107,7 @@ def test_a_user_keeps_so_many_facts_and_no_more(database_url: str) -> None:
         memory.save("Ana is tall.")
 
 
-def test_quotas_are_each_users_own(sqlite_url: str) -> None:
+def test_quotas_of_users_are_separate(sqlite_url: str) -> None:
     with (
         LocalService(database_url=sqlite_url, embedder="hash", consolidate=False, max_turns_per_user=1) as service,
         service.client("ana") as ana,
@@ -117,8 +117,8 @@ def test_quotas_are_each_users_own(sqlite_url: str) -> None:
         bob.write("s1", said("one"))
 
 
-def test_a_full_memory_is_a_refusal_and_not_an_outage(sqlite_url: str) -> None:
-    """Soft: the agent goes on, and what cannot be stored is not tried for ever."""
+def test_exceeded_quota_is_a_refusal_and_not_an_outage(sqlite_url: str) -> None:
+    """In soft mode the agent continues, and the refused turns are not sent again."""
     with limited(sqlite_url, max_turns_per_user=1) as memory:
         session = MemorySession(memory, "s1")
         assert session.record(said("one"))

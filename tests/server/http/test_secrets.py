@@ -1,4 +1,4 @@
-"""What the store's policy promises about secrets, in every tier and every request to a model."""
+"""The redaction policy of the store, in every tier and in every request to a model."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def service(database_url: str, openai_server: OpenAIServer, policy: str) -> Iter
         yield running
 
 
-def test_no_secret_is_remembered_shown_or_sent(service: LocalService, openai_server: OpenAIServer, policy: str) -> None:
+def test_secret_is_never_recalled_listed_or_sent_to_a_model(
+    service: LocalService, openai_server: OpenAIServer, policy: str
+) -> None:
     with service.client(timeout=60.0) as memory:
         first = said(f"Never share the token {SECRET} nor {CARD}.", id="t1", name=f"Ana {SECRET}", payload=PAYLOAD)
         memory.write("s1", [first, *(said(f"A remark about day {number}.") for number in range(40))])
@@ -64,12 +66,12 @@ def test_no_secret_is_remembered_shown_or_sent(service: LocalService, openai_ser
     assert "redacted: GitHub Token" in seen
     assert SECRET not in seen
     assert CARD not in seen
-    assert {"t1", "t2"} & {found.id for found in elsewhere.facts}, "a turn is found by its other words"
+    assert {"t1", "t2"} & {found.id for found in elsewhere.facts}, "a turn must be found by its other words"
     assert (replayed.payload == PAYLOAD) == (SECRET in replayed.content) == (policy == "derived")
 
 
 @pytest.mark.parametrize("policy", ["derived", "off"])
-async def test_words_and_vectors_are_made_without_secrets(make_world: Callable[..., World], policy: str) -> None:
+async def test_index_words_and_vectors_contain_no_secrets(make_world: Callable[..., World], policy: str) -> None:
     world = make_world(redact=policy)
     await world.write("s1", TurnIn(role="tool", name=f"vault {SECRET}", content=f"Here: {SECRET} and {CARD}"))
     await world.save(f"The token is {SECRET}")
@@ -80,7 +82,7 @@ async def test_words_and_vectors_are_made_without_secrets(make_world: Callable[.
     assert found == [policy == "off"] * 4
 
 
-async def test_a_rebuild_applies_the_policy_of_now(make_world: Callable[..., World]) -> None:
+async def test_rebuild_applies_the_current_policy(make_world: Callable[..., World]) -> None:
     before = make_world(redact="off")
     await before.write("s1", f"Here: {SECRET}", *(f"Remark {number} on walls." for number in range(20)))
     await before.settle()
@@ -91,8 +93,10 @@ async def test_a_rebuild_applies_the_policy_of_now(make_world: Callable[..., Wor
     assert SECRET.lower() not in {row.term for row in world.rows(postings)}
 
 
-def test_what_was_made_under_another_policy_is_not_sent(database_url: str, openai_server: OpenAIServer) -> None:
-    """A digest that holds a secret, as it was made before the store had its policy, goes to the model without it."""
+def test_digest_made_under_another_policy_is_redacted_before_it_is_sent(
+    database_url: str, openai_server: OpenAIServer
+) -> None:
+    """A digest made without redaction may contain a secret."""
     model: dict[str, Any] = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url}
     settings: dict[str, Any] = {"database_url": database_url, "embedder": "hash", **model, **MARKS}
     openai_server.otherwise = chat_reply(f"[1] Ana gave the card {CARD}.")
@@ -106,7 +110,7 @@ def test_what_was_made_under_another_policy_is_not_sent(database_url: str, opena
     assert CARD not in sent
 
 
-async def test_a_retried_write_is_known_without_its_secret(make_world: Callable[..., World]) -> None:
+async def test_repeated_write_is_recognised_without_its_secret(make_world: Callable[..., World]) -> None:
     world = make_world(redact="all")
     for _ in range(2):
         await world.write("s1", TurnIn(role="user", id="t1", content=f"Here: {SECRET}", payload=PAYLOAD))
@@ -115,7 +119,7 @@ async def test_a_retried_write_is_known_without_its_secret(make_world: Callable[
     assert json.loads(row.payload) == {"parts": ["token [redacted: GitHub Token]"]}
 
 
-def test_a_broken_policy_takes_no_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_does_not_start_with_a_missing_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     redaction._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.aws", None)
     with pytest.raises(ImportError), LocalService(embedder="hash"):

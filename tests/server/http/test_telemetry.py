@@ -1,4 +1,4 @@
-"""Spans around requests, models and background work: kinds only, no ids and no content."""
+"""Traces of requests, models and background work, without ids and content."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     provider.shutdown()
 
 
-def test_requests_models_and_work_have_spans(sqlite_url: str, spans: InMemorySpanExporter) -> None:
+def test_requests_models_and_background_work_have_spans(sqlite_url: str, spans: InMemorySpanExporter) -> None:
     with (
         LocalService(database_url=sqlite_url, embedder="hash", tier_deadline=30) as service,
         service.client(user="kumquat", timeout=60) as memory,
@@ -39,13 +39,13 @@ def test_requests_models_and_work_have_spans(sqlite_url: str, spans: InMemorySpa
     assert "kumquat" not in "".join(span.to_json() for span in finished)
 
 
-def test_without_the_extra_there_are_no_spans(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_are_empty_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(telemetry, "trace", None)
     with telemetry.span("anything") as nothing:
         assert nothing is None
 
 
-def test_a_failure_leaves_no_words_in_its_span(
+def test_span_of_a_failed_request_contains_no_content(
     sqlite_url: str, spans: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:

@@ -28,19 +28,19 @@ HOSTILE = ["../x", "a/b/checkpoints", "query", "%2F", "' OR 1=1 --", "é" * 512,
 
 
 def checkpoint(checkpoint_id: str, parent_id: str | None = None, **fields: Any) -> PutCheckpointRequest:
-    """A checkpoint whose body is its id."""
+    """Return a checkpoint whose body is its id."""
     body = {"checkpoint_id": checkpoint_id, "parent_id": parent_id, "type": "t", "data": checkpoint_id.encode()}
     return PutCheckpointRequest.model_validate(body | fields)
 
 
 def valued(checkpoint_id: str, parent_id: str | None = None, **fields: Any) -> PutCheckpointRequest:
-    """A checkpoint with one channel of its own."""
+    """Return a checkpoint with one channel value of its own."""
     blob = BlobIn(channel="c", version=checkpoint_id, type="t", data=b"value of " + checkpoint_id.encode())
     return checkpoint(checkpoint_id, parent_id, versions={"c": checkpoint_id}, blobs=[blob], **fields)
 
 
 def writes_of(task: str, *writes: WriteIn, path: str = "") -> PutWritesRequest:
-    """What a task wrote on top of the checkpoint `1`."""
+    """Return writes of a task for the checkpoint `1`."""
     return PutWritesRequest(checkpoint_id="1", task_id=task, task_path=path, writes=list(writes))
 
 
@@ -60,7 +60,7 @@ def values(page: CheckpointPage) -> dict[str, bytes]:
     return {str(blob.version): blob.data for blob in page.blobs}
 
 
-def test_what_was_stored_comes_back_byte_for_byte(memory: MemoryClient) -> None:
+def test_checkpoint_is_returned_byte_for_byte(memory: MemoryClient) -> None:
     every_byte = bytes(range(256))
     blob = BlobIn(channel="c", version=1, type="msgpack", data=every_byte)
     metadata = '{ "step": 1,  "note": "\\u0000\\ud800" }'
@@ -74,28 +74,28 @@ def test_what_was_stored_comes_back_byte_for_byte(memory: MemoryClient) -> None:
     assert (value.channel, value.version, value.type, value.data) == ("c", 1, "msgpack", every_byte)
 
 
-def test_a_version_is_not_its_text(memory: MemoryClient) -> None:
+def test_versions_of_different_types_differ(memory: MemoryClient) -> None:
     blobs = [BlobIn(channel="c", version=version, type="t", data=b"x") for version in (1, "1")]
     memory.threads.put_checkpoint("t", checkpoint("1", versions={"c": "1"}, blobs=blobs))
     assert [blob.version for blob in read(memory).blobs] == ["1"]
 
 
-def test_a_checkpoint_put_again_takes_its_place(memory: MemoryClient) -> None:
+def test_repeated_checkpoint_replaces_the_stored_one(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", valued("1"))
     memory.threads.put_checkpoint("t", valued("1", metadata='{"again": 1}'))
     [found] = read(memory).checkpoints
     assert found.metadata == '{"again": 1}'
 
 
-def test_at_one_index_the_first_write_stays_and_the_last_where_it_is_negative(memory: MemoryClient) -> None:
+def test_first_write_at_an_index_stays_and_the_last_at_a_negative_index(memory: MemoryClient) -> None:
     for value in ("first", "last"):
         memory.threads.put_writes("t", writes_of("a", write(0, value), write(-4, value, "resume")))
-    memory.threads.put_checkpoint("t", checkpoint("1"))  # after its writes: nothing says which arrives first
+    memory.threads.put_checkpoint("t", checkpoint("1"))  # stored after its writes, as either may arrive first
     [found] = read(memory).checkpoints
     assert [(item.channel, item.data) for item in found.writes] == [("resume", b"last"), ("c", b"first")]
 
 
-def test_writes_come_in_the_order_of_their_tasks(memory: MemoryClient) -> None:
+def test_writes_are_in_the_order_of_their_tasks(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", checkpoint("1"))
     for task, path in (("a", "2"), ("b", "1"), ("c", "1")):
         request = PutWritesRequest(
@@ -107,7 +107,7 @@ def test_writes_come_in_the_order_of_their_tasks(memory: MemoryClient) -> None:
     assert order == ["b0", "b1", "c0", "c1", "a0", "a1"]
 
 
-def test_pages_hold_every_checkpoint_once(memory: MemoryClient) -> None:
+def test_pages_contain_every_checkpoint_once(memory: MemoryClient) -> None:
     for thread, ns in (("t", ""), ("t", "sub"), ("u", "")):
         for number in range(4):
             memory.threads.put_checkpoint(thread, checkpoint(str(number), ns=ns))
@@ -125,7 +125,7 @@ def test_pages_hold_every_checkpoint_once(memory: MemoryClient) -> None:
         read(memory, cursor="WyIxIiwgIngiLCAieCJd")
 
 
-def test_a_page_ends_early_where_values_are_large(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_ends_early_if_values_are_large(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "PAGE_BYTES", 20)
     for number in range(4):
         memory.threads.put_checkpoint("t", valued(str(number)))
@@ -135,7 +135,7 @@ def test_a_page_ends_early_where_values_are_large(memory: MemoryClient, monkeypa
     assert ids(memory, cursor=page.next_cursor) == ["0"]
 
 
-def test_a_value_that_several_checkpoints_have_comes_once(memory: MemoryClient) -> None:
+def test_shared_value_is_returned_once(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", valued("1"))
     memory.threads.put_checkpoint("t", checkpoint("2", "1", versions={"c": "1"}))
     assert values(read(memory)) == {"1": b"value of 1"}
@@ -152,7 +152,7 @@ def test_metadata_is_compared_by_value(memory: MemoryClient, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
-def test_hostile_ids_are_ids(memory: MemoryClient, hostile: str) -> None:
+def test_ids_with_special_characters_are_exact(memory: MemoryClient, hostile: str) -> None:
     memory.threads.put_checkpoint(hostile, valued("1", ns=hostile))
     memory.threads.put_writes(hostile, PutWritesRequest(ns=hostile, checkpoint_id="1", task_id="a", writes=[]))
     assert ids(memory, hostile, ns=hostile) == ["1"]
@@ -162,13 +162,13 @@ def test_hostile_ids_are_ids(memory: MemoryClient, hostile: str) -> None:
     assert ids(memory, None) == ["1"]
 
 
-def test_a_namespace_may_be_longer_than_an_index_takes(memory: MemoryClient) -> None:
+def test_namespace_may_be_longer_than_an_index_entry(memory: MemoryClient) -> None:
     long = "|".join(f"é{number}:{'x' * 300}" for number in range(13))
     memory.threads.put_checkpoint("t", valued("1" * 128, ns=long))
     assert ids(memory, ns=long) == ["1" * 128]
 
 
-def test_users_agents_and_scopes_with_one_thread_id_never_meet(service: LocalService) -> None:
+def test_threads_of_users_agents_and_scopes_are_separate(service: LocalService) -> None:
     clients = [service.client(user=user, agent=agent) for user in ("ana", "ben") for agent in ("one", "two")]
     for number, client in enumerate(clients):
         client.threads.put_checkpoint("t", valued(str(number)))
@@ -182,7 +182,7 @@ def test_users_agents_and_scopes_with_one_thread_id_never_meet(service: LocalSer
     assert [ids(client, scope="agent") for client in clients] == [[], ["91"], [], ["91"]]
 
 
-def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(memory: MemoryClient) -> None:
+def test_checkpoint_of_a_deleted_thread_is_refused(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", valued("1"))
     memory.threads.delete("t")
     late = [
@@ -191,7 +191,7 @@ def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(memory: Memor
         lambda: memory.threads.put_checkpoint("t", valued("2", ns="s:1", metadata='{"parents": {"": "1"}}')),
         lambda: memory.threads.put_writes("t", writes_of("a", write(0, "x"))),
     ]
-    late.append(lambda: memory.threads.put_checkpoint("t", valued("2.1", "2")))  # which builds on what was refused
+    late.append(lambda: memory.threads.put_checkpoint("t", valued("2.1", "2")))  # its parent was refused
     for store in late:
         with pytest.raises(Conflict, match="deleted"):
             store()
@@ -200,7 +200,7 @@ def test_what_a_run_stores_after_its_thread_was_deleted_is_refused(memory: Memor
     assert ids(memory) == ["3"]
 
 
-def test_a_copy_goes_on_where_a_thread_was_deleted(memory: MemoryClient) -> None:
+def test_copy_into_a_deleted_thread_can_be_continued(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", valued("1"))
     memory.threads.put_writes("t", writes_of("a", write(0, "x")))
     memory.threads.copy("t", CopyThreadRequest(target="u"))
@@ -215,7 +215,7 @@ def test_a_copy_goes_on_where_a_thread_was_deleted(memory: MemoryClient) -> None
     assert memory.threads.copy("none", CopyThreadRequest(target="new")).threads == 0
 
 
-def test_limits_drop_what_is_beyond_them_with_its_values(memory: MemoryClient) -> None:
+def test_limits_delete_old_checkpoints_with_their_values(memory: MemoryClient) -> None:
     for number in range(1, 6):
         parent = str(number - 1) if number > 1 else None
         dropped = memory.threads.put_checkpoint("t", valued(str(number), parent, keep_last=2)).dropped
@@ -228,18 +228,20 @@ def test_limits_drop_what_is_beyond_them_with_its_values(memory: MemoryClient) -
     assert values(read(memory, "all")) == {"6": b"value of 6"}
 
 
-def test_a_call_of_a_subgraph_goes_with_the_step_that_made_it(memory: MemoryClient) -> None:
+def test_checkpoints_of_a_subgraph_are_pruned_with_their_parent_step(memory: MemoryClient) -> None:
     for number in (1, 2, 3):
         under = f'{{"parents": {{"": "{number}"}}}}'
         memory.threads.put_checkpoint("t", valued(str(number)))
         memory.threads.put_checkpoint("t", valued(f"{number}.1", ns=f"node:{number}", metadata=under))
         memory.threads.put_checkpoint("t", valued(f"{number}.2", ns="stateful", metadata=under))
-    memory.threads.put_checkpoint("t", valued("4.1", ns="node:4", metadata='{"parents": {"": "4"}}'))  # before its root
+    memory.threads.put_checkpoint(
+        "t", valued("4.1", ns="node:4", metadata='{"parents": {"": "4"}}')
+    )  # stored before its root
     memory.threads.prune(PruneThreadsRequest(thread_ids=["t", "unknown"]))
     assert ids(memory) == ["4.1", "3.2", "3.1", "3"]
 
 
-def test_checkpoints_that_others_are_worked_out_from_stay(memory: MemoryClient) -> None:
+def test_checkpoints_needed_for_delta_channels_stay(memory: MemoryClient) -> None:
     for number in range(3):
         counted = f'{{"{pruning.DELTA}": {{"c": [1, 1]}}}}'
         memory.threads.put_checkpoint("t", valued(str(number), metadata=counted, keep_last=1))
@@ -258,9 +260,7 @@ def test_runs_are_deleted_by_their_id(service: LocalService, memory: MemoryClien
         assert len(ids(ben)) == 3
 
 
-def test_the_history_of_channels_goes_back_to_the_stored_value(
-    memory: MemoryClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_history_of_channels_ends_at_the_stored_value(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "ANCESTORS_AT_ONCE", 2)
     for number in range(7):
         parent = None if number == 0 else str(number - 1)
@@ -268,7 +268,7 @@ def test_the_history_of_channels_goes_back_to_the_stored_value(
         memory.threads.put_checkpoint("t", stored(str(number), parent))
         writes = [write(0, f"c{number}"), write(1, f"d{number}", "d")]
         memory.threads.put_writes("t", PutWritesRequest(checkpoint_id=str(number), task_id="a", writes=writes))
-    memory.threads.put_checkpoint("t", checkpoint("fork", "3"))  # whose line 4 to 6 are not in
+    memory.threads.put_checkpoint("t", checkpoint("fork", "3"))  # 4 to 6 are not among its ancestors
 
     def history(checkpoint_id: str | None) -> dict[str, tuple[bytes | None, list[str]]]:
         asked = ChannelHistoryRequest(checkpoint_id=checkpoint_id, channels=["c", "d"])
@@ -288,7 +288,7 @@ def test_the_history_of_channels_goes_back_to_the_stored_value(
     assert history("unknown") == {"c": (None, []), "d": (None, [])}
 
 
-def test_a_line_of_ancestors_that_closes_on_itself_ends(memory: MemoryClient) -> None:
+def test_history_with_a_cycle_of_ancestors_ends(memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", checkpoint("1", "2"))
     memory.threads.put_checkpoint("t", checkpoint("2", "1"))
     found = memory.threads.history("t", ChannelHistoryRequest(checkpoint_id="2", channels=["c"]))
@@ -313,7 +313,7 @@ def test_threads_are_forgotten_with_their_session_and_level(service: LocalServic
         assert ids(other, None) == []
 
 
-def test_a_receipt_says_what_it_does_not_cover(service: LocalService, memory: MemoryClient) -> None:
+def test_receipt_names_what_it_does_not_cover(service: LocalService, memory: MemoryClient) -> None:
     memory.threads.put_checkpoint("t", valued("1"))
     memory.threads.put_checkpoint("t", valued("1", scope="agent"))
     fact = memory.save("The heron nests in May.")
@@ -340,7 +340,7 @@ def test_a_receipt_says_what_it_does_not_cover(service: LocalService, memory: Me
         ("keep_last", 0),
     ],
 )
-def test_bad_input_names_the_field_and_stores_nothing(
+def test_invalid_input_names_the_field_and_stores_nothing(
     http: httpx.Client, memory: MemoryClient, field: str, value: Any
 ) -> None:
     body = {"checkpoint_id": "1", "type": "t", "data": base64.b64encode(b"x").decode(), field: value}
@@ -351,7 +351,7 @@ def test_bad_input_names_the_field_and_stores_nothing(
 
 
 @pytest.mark.parametrize("parents", ['"x"', "[1]", '{"": 1}', "null"])
-def test_metadata_may_say_anything(memory: MemoryClient, parents: str) -> None:
+def test_metadata_may_have_unexpected_values(memory: MemoryClient, parents: str) -> None:
     metadata = f'{{"parents": {parents}, "run_id": 7}}'
     for number in range(2):
         memory.threads.put_checkpoint("t", valued(str(number), ns="a:1", metadata=metadata, keep_last=1))
