@@ -1,11 +1,11 @@
-"""A reference model of who sees what, written from the words of the design and from none of the service's code.
+"""A reference model of which caller reads and erases what, written from the documentation and without service code.
 
 distance(item, reader) = session if user, agent and session match; agent if user and agent match; user if the user
-matches; else store. An item is seen when its distance is within the asked level and within its visibility.
+matches; otherwise store. An item is visible if its distance is within the requested level and within its visibility.
 
-What a request names (a session, a thread, an id) it reaches at every ceiling. What it selects or lists without naming
-it, and what belongs to no session (items of a framework's store), lies across sessions and needs ceiling `agent`; what
-another agent of the user contributed needs ceiling `user`.
+A session, thread or id that a request names is reachable at every ceiling. Selecting or listing across sessions
+requires ceiling `agent`, and so do items of a framework's store, which have no session. What another agent of the
+user contributed requires ceiling `user`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import dataclass
 
 LEVELS = ("session", "agent", "user", "store")
 SELF = None
-"""The user of an agent that acts on its own: an owner of its own, which no other agent shares."""
+"""The user of an agent that acts for itself: a separate owner for each agent."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """One memory and where it came from. An episode and a thread always have a session, a fact may have none, an item
-    of a framework's store has none. `tool` is the tool that an episode came from."""
+    """A memory and its origin. A turn and a thread have a session, a fact may have one, and an item of a framework's
+    store has none. `tool` is the tool that returned a turn."""
 
     kind: str
     user: str | None
@@ -32,7 +32,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Reader:
-    """One caller: whom it speaks for, how far it may read, and the session it is in."""
+    """A caller: its user, agent, ceiling, and session."""
 
     user: str | None
     agent: str
@@ -44,43 +44,43 @@ class Reader:
         return min("agent", self.ceiling, key=LEVELS.index)
 
     def refused(self, level: str | None) -> bool:
-        """A level above the ceiling is not read; nor is `session` without one."""
+        """Return whether a level is refused: above the ceiling, or `session` without a session."""
         if level is None:
             level = self.default_level
         return LEVELS.index(level) > LEVELS.index(self.ceiling) or (level == "session" and self.session is None)
 
     def sees(self, item: Item, level: str | None) -> bool:
-        """Whether a recall or a list at this level brings the item."""
+        """Return whether a recall or a list at this level returns the item."""
         reach = LEVELS.index(level or self.default_level)
         return self._distance(item) <= min(reach, LEVELS.index(item.visibility))
 
     def manages(self, item: Item) -> bool:
-        """Whether it reads, changes and erases the item by id: its agent's own, whatever their visibility, and at
-        ceiling `user` those of the user's other agents that may be seen from outside."""
+        """Return whether the caller reads, changes and erases the item by id: all items of its agent, and at ceiling
+        `user` those of the user's other agents with visibility `user`."""
         if not self._same_user(item):
             return False
         return item.agent == self.agent or (self.ceiling == "user" and item.visibility == "user")
 
     def erases(self, item: Item, level: str) -> bool:
-        """Whether a forget at this level takes the item, whatever its visibility."""
+        """Return whether a forget at this level erases the item, which does not depend on its visibility."""
         return self._same_user(item) and (level == "user" or item.agent == self.agent)
 
     def spans(self, level: str = "agent") -> bool:
-        """Whether it may select, list or erase what lies across sessions (`agent`) or across agents (`user`)."""
+        """Return whether the caller may select, list or erase across sessions (`agent`) or across agents (`user`)."""
         return LEVELS.index(level) <= LEVELS.index(self.ceiling)
 
     def holds(self, item: Item) -> bool:
-        """Whether an item of a framework's store, or a thread, is this user's with this agent."""
+        """Return whether an item of a framework's store, or a thread, belongs to this user and agent."""
         return self._same_user(item) and item.agent == self.agent
 
     def may_forget_source(self, kind: str, name: str) -> bool:
-        """Whether a forget by this source is allowed at all."""
+        """Return whether a forget by this source is allowed."""
         if kind == "session":
             return True
         return self.spans("user" if kind == "agent" and name != self.agent else "agent")
 
     def erases_source(self, item: Item, kind: str, name: str) -> bool:
-        """Whether a forget by this source, which is allowed, takes the item."""
+        """Return whether an allowed forget by this source erases the item."""
         if not self._same_user(item) or (item.agent != self.agent and not self.spans("user")):
             return False
         if kind == "session":

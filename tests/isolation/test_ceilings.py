@@ -1,4 +1,4 @@
-"""What bounds each route: every operation of the contract, called by a key whose ceiling is `session`."""
+"""The limit of each route: every operation of the contract is called with a key whose ceiling is `session`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ NAMED: dict[str, list[Any]] = {
     f"DELETE {FACT}": [None],
     "GET /v1/whoami": [None],
 }
-"""What names its session, thread or memory: allowed at every ceiling."""
+"""Requests that name a session, thread or memory: allowed at every ceiling."""
 
 ACROSS: dict[str, list[Any]] = {
     "POST /v1/recall": [{"query": "q", "level": level} for level in ("agent", "user", "store")],
@@ -82,14 +82,14 @@ ACROSS: dict[str, list[Any]] = {
     f"POST {THREAD}/copy": [{"target": "s8", **FOR_ALL}],
     f"DELETE {THREAD}?scope=agent": [None],
 }
-"""What lies across sessions, or belongs to none: refused below ceiling `agent`."""
+"""Requests across sessions, or for data without a session: refused below ceiling `agent`."""
 
 WITHOUT_IDENTITY = {"GET /healthz", "GET /readyz", "GET /metrics"}
 
 
 @pytest.fixture
 def narrow(database_url: str) -> Iterator[httpx.Client]:
-    """A caller with ceiling `session`, and something in session `s1`."""
+    """A caller with ceiling `session`, and a turn in session `s1`."""
     headers = {"Authorization": f"Bearer {make_key(database_url, ceiling=Reach.session)}"}
     url = "http://threefold.local"
     with (
@@ -107,8 +107,8 @@ def send(client: httpx.Client, route: str, body: Any) -> httpx.Response:
     return client.request(method, path.format(**names), json=body)
 
 
-def test_every_route_has_a_bound_that_holds_below_agent(narrow: httpx.Client) -> None:
-    """A new route has to be listed here: by what does it stay below the caller's ceiling?"""
+def test_every_route_is_limited_by_the_ceiling(narrow: httpx.Client) -> None:
+    """A new route must be listed here with the requests that its ceiling allows and refuses."""
     paths: dict[str, Any] = narrow.get("/openapi.json").json()["paths"]
     routes = {f"{method.upper()} {path}" for path in paths for method in paths[path]}
     open_to_callers = {route for route in routes if "/v1/admin/" not in route} - WITHOUT_IDENTITY
@@ -127,7 +127,7 @@ def test_every_route_has_a_bound_that_holds_below_agent(narrow: httpx.Client) ->
         assert answer.status_code == 403, (route, answer.text)
 
 
-def test_sources_of_a_fact_are_erased_in_the_named_session_only(narrow: httpx.Client) -> None:
+def test_sources_of_a_fact_are_erased_only_in_the_named_session(narrow: httpx.Client) -> None:
     selector = {"fact_ids": ["t"], "sources": True, "in_session": "s2", "dry_run": True}
     assert send(narrow, "POST /v1/forget", selector).json()["counts"]["turns"] == 0
     here = send(narrow, "POST /v1/forget", {**selector, "in_session": "s1"})

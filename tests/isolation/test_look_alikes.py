@@ -1,5 +1,7 @@
-"""Hostile ids through every verb: of two names that look alike, fold alike or read like SQL, a path or a wildcard, one
-never reaches what is the other's, and each finds its own again exactly (field cases 107, 110, 115, 116, 123)."""
+"""Similar ids in every operation: names that look or fold alike, or read like SQL, paths or wildcards, are separate.
+
+Users reported shared sessions, reserved ids, normalised ids, prefixes and signs that mixed data up.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from threefold.errors import NotFound
 from threefold_server.local import LocalService
 
 ALIKE = [
-    ("admin", "\u0430dmin"),  # a Cyrillic first letter
+    ("admin", "\u0430dmin"),  # the first letter is Cyrillic
     ("\u00e9", "e\u0301"),
-    ("K", "\u212a"),  # the sign of the kelvin
+    ("K", "\u212a"),  # the kelvin sign
     ("\ufb01ne", "fine"),
     ("I\u0307", "\u0130"),
     ("stra\u00dfe", "strasse"),
@@ -64,7 +66,7 @@ DISTORTIONS: list[Callable[[str], str]] = [
 
 
 def is_id(name: str) -> bool:
-    """Whether the contract takes it for an id at all."""
+    """Return whether the contract accepts the name as an id."""
     return bool(name.strip()) and name != "*" and len(name) <= 512
 
 
@@ -91,7 +93,7 @@ def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 
 
 def refused(verb: Callable[[], object]) -> bool:
-    """Whether it answers as for what does not exist."""
+    """Return whether the call is answered as for an unknown id."""
     try:
         verb()
     except NotFound:
@@ -100,7 +102,7 @@ def refused(verb: Callable[[], object]) -> bool:
 
 
 def session_verbs(client: MemoryClient, session: str) -> list[Callable[[], object]]:
-    """Every verb that names a session which has to be there."""
+    """Return every call that names an existing session."""
     return [
         lambda: client.state(session),
         lambda: client.turns(session),
@@ -112,7 +114,7 @@ def session_verbs(client: MemoryClient, session: str) -> list[Callable[[], objec
 
 
 def fact_verbs(client: MemoryClient, fact: str) -> list[Callable[[], object]]:
-    """Every verb that names a fact."""
+    """Return every call that names a fact."""
     return [
         lambda: client.get_fact(fact),
         lambda: client.fact_history(fact),
@@ -123,7 +125,7 @@ def fact_verbs(client: MemoryClient, fact: str) -> list[Callable[[], object]]:
 
 
 def held_by_frameworks(client: MemoryClient, name: str) -> list[str]:
-    """The items and checkpoints under a name: those of items by key and in a namespace, those of threads by thread."""
+    """Return the items and checkpoints under a name: items by key and in a namespace, checkpoints by thread."""
     asked = [{"op": "get", "namespace": ["n"], "key": name}, {"op": "search", "prefix": ["n", name[:400]]}]
     by_key, in_namespace = client.items_batch(asked).results
     items = [found for found in [by_key.item, *in_namespace.items] if found is not None]
@@ -132,14 +134,14 @@ def held_by_frameworks(client: MemoryClient, name: str) -> list[str]:
 
 
 def keep_for_frameworks(client: MemoryClient, name: str) -> None:
-    """An item whose key is the name, another whose namespace it is, and a thread of that name."""
+    """Store an item with the name as its key, one in a namespace of that name, and a thread of that name."""
     puts = [{"namespace": ["n"], "key": name}, {"namespace": ["n", name[:400]], "key": "inner"}]
     client.items_batch([{"op": "put", **put, "value": {}, "index": False} for put in puts])
     client.threads.put_checkpoint(name, PutCheckpointRequest(type="json", data=b"{}", checkpoint_id="1"))
 
 
 def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -> None:
-    """Each verb has exactly what was written, under exactly the names it was written by."""
+    """Check that each call returns exactly what was written under exactly these names."""
     assert [(s.agent, s.session_id) for s in client.sessions().sessions] == [(agent, session)]
     assert [turn.content for turn in client.turns(session).turns] == ["the kumquat"]
     assert client.status(session).last_seq == 1
@@ -152,12 +154,14 @@ def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -
 
 
 def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere: bool) -> None:
-    """The other's names lead nowhere. (Another session of the same agent may manage its facts by id.)"""
+    """Check that the names of another caller lead to nothing, except that sessions of one agent share facts by id."""
     assert all(map(refused, session_verbs(client, session)))
     recalled = client.recall("kumquat", session_id=session, level="session")
     assert (recalled.facts, recalled.window) == ([], [])
     assert client.list(session_id=session, level="session").items == []
-    expected = ["inner"] if not elsewhere and len(session) > 400 else []  # as far as the namespace goes, it is the same
+    expected = (
+        ["inner"] if not elsewhere and len(session) > 400 else []
+    )  # the first 400 characters are the same namespace
     assert held_by_frameworks(client, session) == expected
     assert client.forget(session_id=session).counts["turns"] == 0
     if elsewhere:
@@ -170,9 +174,7 @@ def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere
 
 @given(pair=PAIRS, place=PLACES)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_every_verb_tells_names_apart_that_look_alike(
-    everywhere: LocalService, pair: tuple[str, str], place: str
-) -> None:
+def test_every_operation_separates_similar_names(everywhere: LocalService, pair: tuple[str, str], place: str) -> None:
     names = {name: uuid4().hex for name in ("user", "agent", "session")}
     user, agent, session = (names | {place: pair[0]}).values()
     other_user, other_agent, other_session = (names | {place: pair[1]}).values()
@@ -191,7 +193,7 @@ def test_every_verb_tells_names_apart_that_look_alike(
 
 @given(names=st.lists(ANY.filter(is_id), min_size=4, max_size=4, unique=True))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_ids_within_a_session_come_back_exactly(everywhere: LocalService, names: list[str]) -> None:
+def test_ids_within_a_session_are_returned_exactly(everywhere: LocalService, names: list[str]) -> None:
     session, turn_id, group, speaker = names
     turn = {"id": turn_id, "role": "user", "content": "kumquat", "group": group, "name": speaker}
     with closing(everywhere.client("ana", "exact", timeout=60)) as memory:

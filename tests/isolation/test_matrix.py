@@ -1,4 +1,4 @@
-"""Every verb against the reference model: user x agent x session x level x ceiling x visibility, on both databases."""
+"""Every operation against the reference model: user, agent, session, level, ceiling, visibility; on both databases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from threefold_server.access import Reach
 from threefold_server.local import LocalService
 
 USERS = ("ana", "crew/a", SELF)
-"""One is named like an agent, which as an owner of its own it never is."""
+"""One user has the name of an agent, but is never the owner for that agent."""
 
 AGENTS = ("crew/a", "crew/b")
 SESSIONS = ("s1", "s2")
@@ -35,7 +35,7 @@ READERS = [Reader(*who) for who in product(USERS, AGENTS, CEILINGS, (None, *SESS
 
 
 class House:
-    """A service in mode `keys`, with one memory of each kind from every place; ids by item and back."""
+    """A service in mode `keys` with one memory of each kind in every place, and the ids of the items."""
 
     def __init__(self, service: LocalService, database_url: str, stack: ExitStack) -> None:
         self._service = service
@@ -44,16 +44,16 @@ class House:
         self._clients: dict[tuple[str | None, str, str], MemoryClient] = {}
         self.ids: dict[str, Item] = {}
         self.held: list[Item] = []
-        """Items of a framework's store and threads, which have a place but no visibility."""
+        """Items of a framework's store and threads, which have no visibility."""
         for user, agent in product(USERS, AGENTS):
             self._hold(self.client(Reader(user, agent, "user")), user, agent)
         for user, agent, session, visibility in product(USERS, AGENTS, (*SESSIONS, None), VISIBILITIES):
             if session is None and visibility == "session":
-                continue  # which is refused, as nobody would see it
+                continue  # refused, because no caller could read it
             self._fill(self.client(Reader(user, agent, "user")), user, agent, session, visibility)
 
     def client(self, reader: Reader) -> MemoryClient:
-        """The client of a reader, with a key of its own kind."""
+        """Return the client of a reader, with a key for its identity and ceiling."""
         who = (reader.user, reader.agent, reader.ceiling)
         if who not in self._clients:
             grants: dict[str, Any] = {"ceiling": Reach[reader.ceiling], "agent_value": reader.agent}
@@ -76,7 +76,7 @@ class House:
             self.ids[f"turn {place}"] = Item("episode", user, agent, session, visibility, tool)
 
     def _hold(self, client: MemoryClient, user: str | None, agent: str) -> None:
-        """An item, and a thread in each session, whose checkpoint and run are named by their place."""
+        """Store an item, and a thread in each session whose checkpoint and run are named after their place."""
         put = {"op": "put", "namespace": ["likes", f"{user}"], "key": agent, "value": {"of": f"{user} {agent}"}}
         client.items_batch([{**put, "index": False}])
         self.held.append(Item("item", user, agent, None, "user"))
@@ -98,8 +98,8 @@ def house(database_url: str) -> Iterator[House]:
         yield House(service, database_url, stack)
 
 
-def test_every_verb_agrees_with_the_model(house: House) -> None:
-    """One house for all verbs, as building it costs more than asking."""
+def test_every_operation_agrees_with_the_model(house: House) -> None:
+    """One populated service for all checks, because populating it takes longer than the checks."""
     for reader, level in product(READERS, (None, "session", "agent", "user", "store")):
         check_recall_and_list(house, reader, level)
     for reader in READERS:
@@ -134,7 +134,7 @@ def check_recall_and_list(house: House, reader: Reader, level: Any) -> None:
 
 
 def check_session_tiers(house: House, reader: Reader) -> None:
-    """Window, turns, sessions and status: those of the reader's own session alone, at every ceiling."""
+    """Check that window, turns, sessions and status contain only the reader's own session, at every ceiling."""
     client = house.client(reader)
     own = [item for item in house.ids.values() if item.kind == "episode" and reader.erases(item, "agent")]
     if reader.ceiling == "session":
@@ -213,7 +213,7 @@ def check_forget_by_source(house: House, reader: Reader) -> None:
 
 
 def check_items(house: House, reader: Reader) -> None:
-    """Items of both scopes: they belong to no session, so ceiling `session` has none, by whatever operation."""
+    """Check items of both scopes. They have no session, so ceiling `session` reads and writes none."""
     client = house.client(reader)
     place: dict[str, Any] = {"namespace": ["likes", f"{reader.user}"], "key": reader.agent}
     reads: list[dict[str, Any]] = [
@@ -243,7 +243,7 @@ def check_items(house: House, reader: Reader) -> None:
 
 
 def check_threads(house: House, reader: Reader) -> None:
-    """Threads by name are their session's; without a name they lie across sessions."""
+    """Check that a named thread is readable like its session, and that listing threads is across sessions."""
     threads = house.client(reader).threads
     own = {item.session: f"{item.user} {item.agent} {item.session}" for item in house.held if thread_of(reader, item)}
     for session in SESSIONS:
@@ -270,8 +270,9 @@ def thread_of(reader: Reader, item: Item) -> bool:
     return item.kind == "thread" and reader.holds(item)
 
 
-def test_what_is_shared_is_read_by_all_who_ask_and_kept_by_its_writer(database_url: str) -> None:
-    """The shared partition against the words of the design: asked for, marked, with its writer, forgotten with it."""
+def test_shared_facts_are_read_on_request_and_erased_by_their_writer(database_url: str) -> None:
+    """Shared facts are returned only on request, marked as shared with their writer, and erased by their writer
+    only."""
     settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "tier_deadline": 30, "embedder": "hash"}
     grants = [dict(zip(("user_value", "agent_value"), who, strict=True)) for who in product(("ana", "bob"), AGENTS)]
     with LocalService(database_url=database_url, **settings) as service, ExitStack() as stack:
@@ -299,7 +300,7 @@ def test_what_is_shared_is_read_by_all_who_ask_and_kept_by_its_writer(database_u
                     clients[-1].delete_fact(fact.id)
 
 
-def test_a_lower_ceiling_of_the_store_holds_for_keys_made_before(database_url: str) -> None:
+def test_lower_ceiling_of_the_store_applies_to_existing_keys(database_url: str) -> None:
     key = make_key(database_url, ceiling=Reach.user)
     for store, readable in CEILINGS_OF_STORES.items():
         settings: dict[str, Any] = {"mode": "keys", "max_read_level": store, "embedder": "hash", "tier_deadline": 30}
@@ -328,8 +329,9 @@ BODIES: dict[str, Any] = {
 }
 
 
-def test_somebody_elses_id_answers_like_an_unknown_one(service: LocalService) -> None:
-    """Status and body, for every route of the document that takes an id; an episode's id is its turn's."""
+def test_id_of_another_user_is_answered_like_an_unknown_one(service: LocalService) -> None:
+    """The status and body are equal for every route of the OpenAPI document with an id. The id of a turn is a fact
+    id."""
     with service.client(user="bob", agent="support") as bob:
         bob.write("bobs", [{"role": "user", "content": "bob's kumquat", "id": "bobs-turn"}])
         bob.threads.put_checkpoint("bobs", PutCheckpointRequest(type="json", data=b"[1]", checkpoint_id="c1"))

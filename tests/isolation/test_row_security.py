@@ -1,6 +1,6 @@
-"""Row-level security under every statement: what the service runs for one user brings another nothing (Postgres).
+"""Row-level security for every statement on Postgres: statements of one user return nothing for another.
 
-All verbs are used while each statement is recorded; then each is run again without a scope and in somebody else's.
+Each statement of all operations is recorded, then run again without a scope and in the scope of another user.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ TENANT = re.compile(rf"\b({'|'.join(table.name for table in TENANT_TABLES)})\b")
 SET_SCOPE = "SELECT set_config('threefold.owner', %(owner)s, true), set_config('threefold.system', '', true)"
 
 CROSS_OWNERS = {"system", "system_audit", "system_owners", "system_rename", "archive", "audit", "transfer"}
-"""Modules for system work, which other tests are about, and for administrators."""
+"""Modules for system work, which other tests cover, and for administrators."""
 WITHOUT_OWNERS = {
     *("database", "erasures", "group_commit", "keys", "migrate", "prepared", "purge", "row_security", "upgrade"),
 }
-"""Modules whose functions touch no memory, or are reached through others."""
+"""Modules whose functions read no memory, or are used by other modules."""
 
 
 WHEN_SOMETHING_FAILS = {
@@ -58,12 +58,12 @@ WHEN_SOMETHING_FAILS = {
     *("index.discard", "items.start_anew", "erase.refuse_late"),
     "revisions.add_version",
 }
-"""What workers do with a failure or a long wait, under the scope of the task's owner; items and threads that went
-while a request was under way; a model's verdict that one fact takes the place of another: as one added, one changed."""
+"""Functions for failures and long waits of workers in the scope of the owner, for items and threads deleted during a
+request, and for a fact that replaces another, which is an insert and an update."""
 
 
 class Statement(NamedTuple):
-    """What was sent to the database, and for whom."""
+    """A statement sent to the database, and the owner in its scope."""
 
     scope: str
     sql: str
@@ -77,7 +77,7 @@ def storage_modules() -> Iterator[ModuleType]:
 
 
 def storage_functions() -> dict[str, Callable[..., Any]]:
-    """Every public function that works for one owner on a connection."""
+    """Return every public function that works for one owner on a connection."""
     return {
         f"{module.__name__.rpartition('.')[2]}.{name}": function
         for module in storage_modules()
@@ -92,7 +92,7 @@ def storage_functions() -> dict[str, Callable[..., Any]]:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """The names of the functions of storage that have been called."""
+    """The names of the storage functions that were called."""
     names: set[str] = set()
     importlib.import_module("threefold_server.app")
     importlib.import_module("threefold_server.archive")
@@ -115,7 +115,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def statements(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
-    """Every statement that any connection sends, with the owner whose scope it has."""
+    """Every statement of any connection, with the owner in its scope."""
     sent: list[Statement] = []
     scopes: dict[int, str] = {}
 
@@ -166,14 +166,14 @@ def use_items_and_threads(memory: MemoryClient) -> None:
 
 
 def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
-    """A fact that is new, and the same again from another session; then the first session is taken back."""
+    """Extract a new fact, extract it again from another session, then forget the first session."""
     for session in ("m1", "m2"):
         fact = {"text": "Ana lives in Oslo.", "sources": [1], "attributed_to": "user"}
         model.script(chat_reply(json.dumps({"memory": [fact]})))
         memory.write(session, [{"role": "user", "content": "I live in Oslo."}], state="{}")
         status = memory.end(session, wait=60)
         assert (status.state, status.extracted_upto) == ("idle", 1), status.reason
-    for _ in range(2):  # nothing but turns, into a session that is not there, and into one that is
+    for _ in range(2):  # only turns, into a new session and into an existing one
         memory.write("m3", [{"role": "user", "content": "Hello."}])
     memory.state("m1")
     memory.recall("Oslo", as_of=datetime.now(UTC))
@@ -181,7 +181,7 @@ def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
 
 
 def use_every_verb(memory: MemoryClient) -> None:
-    live(memory, shared=False)  # what is shared is for everybody to read
+    live(memory, shared=False)  # shared facts are readable by all
     answers(memory)
     use_items_and_threads(memory)
     memory.sessions(limit=1)
@@ -205,7 +205,7 @@ def use_every_verb(memory: MemoryClient) -> None:
 def used(
     postgres_url: str, called: set[str], statements: list[Statement], openai_server: OpenAIServer
 ) -> list[Statement]:
-    """The statements of one user who has used everything; the memory is still there."""
+    """The statements of one user who has used every operation; the memory still exists."""
     model: dict[str, Any] = {"model": "scripted", "model_base_url": openai_server.url, "model_api_key": "key"}
     budget: dict[str, Any] = {"model_tokens_per_user_day": 1_000_000, "max_turns_per_user": None}
     with (
@@ -221,14 +221,14 @@ def used(
     return [one for one in statements if one.scope == str(ANA) and TENANT.search(one.sql)]
 
 
-def test_every_function_of_storage_is_used(used: list[Statement], called: set[str]) -> None:
-    """A new one has to be reached by `use_every_verb`, or be listed here with the reason."""
+def test_every_storage_function_is_used(used: list[Statement], called: set[str]) -> None:
+    """A new function must be reached by `use_every_verb`, or be listed here with a reason."""
     assert used
     assert sorted(storage_functions().keys() - called - WHEN_SOMETHING_FAILS) == []
 
 
 def run_as(connection: psycopg.Connection[Any], scope: UUID | None, statement: Statement) -> list[Any]:
-    """The rows that it brings or changes, taken back; none where it is refused."""
+    """Return the rows that the statement returns or changes, rolled back; none if it is refused."""
     with connection.transaction(force_rollback=True):
         connection.execute(SET_SCOPE, {"owner": "" if scope is None else str(scope)})
         try:
@@ -241,7 +241,7 @@ def run_as(connection: psycopg.Connection[Any], scope: UUID | None, statement: S
         return [row for row in cursor.fetchall() if any(row)]
 
 
-def test_no_statement_brings_another_anything(used: list[Statement], postgres_url: str) -> None:
+def test_no_statement_returns_rows_of_another_owner(used: list[Statement], postgres_url: str) -> None:
     assert len({statement.sql for statement in used}) > 80
     with psycopg.connect(postgres_url) as connection:
         for scope in (None, BOB):

@@ -1,4 +1,4 @@
-"""An ordinary write on Postgres: one round trip, and the same in every row as the general way."""
+"""An ordinary write on Postgres: one round trip, with the same rows as the general path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from threefold_server.write import _Append  # pyright: ignore[reportPrivateUsage
 pytestmark = pytest.mark.anyio
 
 LONG = "word " * 30
-"""Some 30 tokens: a few of these are folded."""
+"""About 30 tokens; a few such turns are folded."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def said(key: str, **options: Any) -> TurnIn:
 
 
 async def begin(world: World) -> None:
-    """What goes the general way: the first writes of sessions."""
+    """Make the first writes of sessions, which use the general path."""
     await world.write("s1", said("0"))
     await world.write("s2", said("0"))
     world.clock.advance(1)
@@ -58,7 +58,9 @@ async def go_on(world: World) -> list[WriteResponse]:
     ]
 
 
-async def test_it_does_the_same_as_the_general_way(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_fast_path_stores_the_same_rows_as_the_general_path(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await begin(world)
     with only_at_once(monkeypatch):
         answers = await go_on(world)
@@ -76,7 +78,7 @@ async def test_it_does_the_same_as_the_general_way(world: World, monkeypatch: py
 
 @contextmanager
 def only_at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
-    """Where no write goes the general way."""
+    """Fail if a write uses the general path."""
 
     def goes(*_: object) -> None:
         raise AssertionError("the general way")
@@ -86,15 +88,15 @@ def only_at_once(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
         yield
 
 
-async def test_an_owner_whose_name_is_gone_gets_it_again(world: World) -> None:
-    """As where a forget of all goes by a session that began meanwhile."""
+async def test_owner_without_a_name_gets_it_again(world: World) -> None:
+    """A forget of everything can clear the name while a new session starts."""
     await world.write("s1", said("1"))
     world.write_sync(lambda connection: connection.execute(owners.update().values(name="")))
     await world.write("s1", said("2"))
     assert [row.name for row in world.rows(owners)] == [world.caller.owner_name]
 
 
-async def test_what_is_known_or_was_erased_is_left_to_the_general_way(world: World) -> None:
+async def test_known_and_erased_turns_use_the_general_path(world: World) -> None:
     await world.write("s1", said("1"), said("2"))
     await world.write("s1", said("2"), said("3"))
     await world.forget(session_id="s1")
@@ -102,7 +104,7 @@ async def test_what_is_known_or_was_erased_is_left_to_the_general_way(world: Wor
     assert [(row.seq, row.turn_id) for row in world.rows(turns)] == [(1, "4")]
 
 
-async def test_whoever_is_not_the_owner_reaches_nothing(world: World) -> None:
+async def test_append_of_another_owner_changes_nothing(world: World) -> None:
     await world.write("s1", said("1"))
     scope, marks = session_scope(world.caller, "s1"), Marks(fold_above=0, extract_every=1, idle_at=START)
     rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
@@ -113,10 +115,10 @@ async def test_whoever_is_not_the_owner_reaches_nothing(world: World) -> None:
     assert await world.service.database.write_at_once(world.caller.owner, start)
 
 
-async def test_a_session_that_appears_between_the_lock_and_the_append_is_left_to_the_general_way(
+async def test_session_created_after_the_lock_uses_the_general_path(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lock found no row, so that nothing keeps the other writer from giving its turns the same numbers."""
+    """The lock found no row, so another writer could use the same turn numbers."""
     scope, lock = session_scope(world.caller, "s1"), append._LOCK  # pyright: ignore[reportPrivateUsage]
     rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
     marks = Marks(fold_above=0, extract_every=1, idle_at=START)
@@ -136,7 +138,7 @@ async def test_a_session_that_appears_between_the_lock_and_the_append_is_left_to
 
 
 class Held:
-    """What a transaction calls to stand still, with its locks, until a writer waits for it."""
+    """Stops a transaction with its locks until a writer waits for it."""
 
     def __init__(self) -> None:
         self._stands, self._goes_on = Event(), Event()
@@ -155,9 +157,7 @@ class Held:
         self._goes_on.set()
 
 
-async def test_a_turn_erased_while_its_writer_waits_for_the_session_stays_erased(
-    world: World, postgres_url: str
-) -> None:
+async def test_turn_erased_while_its_writer_waits_stays_erased(world: World, postgres_url: str) -> None:
     await world.write("s1", said("1"))
     held = Held()
 
@@ -172,12 +172,12 @@ async def test_a_turn_erased_while_its_writer_waits_for_the_session_stays_erased
     assert [row.turn_id for row in world.rows(turns)] == ["1"]
 
 
-async def test_a_late_writer_who_waits_for_the_forget_of_a_session_brings_not_even_its_name_back(
+async def test_late_write_that_waits_for_a_forget_restores_no_session(
     world: World, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.write("s1", said("1"))
     held = Held()
-    monkeypatch.setattr(erasures, "purge_needed", held)  # the last that a forget does
+    monkeypatch.setattr(erasures, "purge_needed", held)  # the last step of a forget
     async with anyio.create_task_group() as group:
         group.start_soon(partial(world.forget, session_id="s1"))
         await held.until_waited_for(postgres_url, group, partial(world.write, "s1", said("1")))

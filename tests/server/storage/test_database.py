@@ -1,4 +1,4 @@
-"""How statements reach the database, and what their errors tell."""
+"""How the database is reached, and what its errors contain."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from threefold_server.storage.database import GONE, Database
 from threefold_server.storage.tables import owners
 
 
-def test_an_error_quotes_no_values(database_url: str) -> None:
+def test_error_contains_no_values(database_url: str) -> None:
     owner = uuid4()
 
     def add(connection: Connection) -> None:
@@ -30,8 +30,8 @@ def test_an_error_quotes_no_values(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("parameter", ["", "?connect_timeout=2"], ids=["by default", "as the URL says"])
-def test_a_host_that_swallows_packets_is_given_up(monkeypatch: pytest.MonkeyPatch, parameter: str) -> None:
-    """It takes the connection, then says nothing at all: the shortest wait that the driver knows is two seconds."""
+def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch, parameter: str) -> None:
+    """The host accepts the connection and never answers. The shortest timeout of the driver is two seconds."""
     monkeypatch.setitem(GONE, "connect_timeout", 600 if parameter else 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://ana:secret@127.0.0.1:{silent.getsockname()[1]}/threefold{parameter}"
@@ -42,8 +42,8 @@ def test_a_host_that_swallows_packets_is_given_up(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="only Linux has all of these options")
-def test_a_host_that_goes_silent_is_given_up(postgres_url: str) -> None:
-    """By the system, which watches each connection as we ask it to."""
+def test_socket_options_detect_a_silent_host(postgres_url: str) -> None:
+    """The operating system watches each connection with these options."""
 
     def options(connection: Connection) -> list[int]:
         with socket.socket(fileno=os.dup(connection.connection.driver_connection.fileno())) as wire:  # pyright: ignore[reportOptionalMemberAccess]

@@ -1,4 +1,4 @@
-"""Migrations that take words and recognisable names out of rows of earlier versions."""
+"""Migrations that remove text and recognisable names from rows of earlier versions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def earlier(blank_database_url: str) -> Iterator[Database]:
         yield database
 
 
-def test_old_reasons_lose_the_words_and_keep_the_status(earlier: Database, blank_database_url: str) -> None:
+def test_old_failure_reasons_lose_their_text_and_keep_the_status(earlier: Database, blank_database_url: str) -> None:
     reasons = [
         (f"the model's server answered 400: cannot process '{SAID}'", None),
         (None, f"chat refused: I must not talk about '{SAID}'"),

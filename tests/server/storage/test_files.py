@@ -1,4 +1,4 @@
-"""The embedded store belongs to its owner alone, whatever the umask; what was made looser is reported and left."""
+"""Files of the embedded store are private to their owner, whatever the umask; wider modes are reported and kept."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def modes(*paths: Path) -> dict[str, int]:
 
 
 def assert_owners_alone(directory: Path) -> None:
-    """The directory has mode 0700, and each file in it 0600."""
+    """Check that the directory has mode 0700 and each file in it 0600."""
     found = modes(directory, *directory.iterdir())
     assert found.pop(directory.name) == 0o700
     assert found
@@ -39,7 +39,7 @@ def assert_owners_alone(directory: Path) -> None:
 
 
 @pytest.mark.usefixtures("umask")
-def test_store_is_its_owners_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_store_is_private_to_its_owner(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = tmp_path / "deeper" / "memory"
     with LocalService(data, embedder="hash") as service, service.client() as memory:
         memory.write("s", SAID)
@@ -50,7 +50,7 @@ def test_store_is_its_owners_alone(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 
 @pytest.mark.usefixtures("umask")
-def test_files_of_commands_are_their_owners_alone(tmp_path: Path, run: Run) -> None:
+def test_files_of_commands_are_private_to_their_owner(tmp_path: Path, run: Run) -> None:
     first, second, third = (tmp_path / name for name in ("first", "second", "third"))
     with LocalService(first, embedder="hash") as service, service.client() as memory:
         memory.write("s", SAID)
@@ -63,7 +63,7 @@ def test_files_of_commands_are_their_owners_alone(tmp_path: Path, run: Run) -> N
         assert_owners_alone(data)
 
 
-def test_directory_of_the_users_own_is_left_and_reported(
+def test_existing_directory_keeps_its_mode_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, run: Run
 ) -> None:
     data = tmp_path / "home"
@@ -79,8 +79,8 @@ def test_directory_of_the_users_own_is_left_and_reported(
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
-def test_loose_file_is_reported_and_the_remedy_closes_it(tmp_path: Path, run: Run, mode: int) -> None:
-    """A store of an earlier version, or one that was copied back from somewhere."""
+def test_loose_mode_is_reported_and_the_remedy_fixes_it(tmp_path: Path, run: Run, mode: int) -> None:
+    """As in a store of an earlier version, or one restored from a copy."""
     data = tmp_path / "memory"
     migrate.upgrade(sqlite_url(data))
     (data / "threefold.db").chmod(mode)
@@ -94,7 +94,7 @@ def doctor(run: Run, data: Path) -> list[dict[str, str]]:
     return run("doctor", "--data", data, "--embedder", "hash", "--json").json["findings"]
 
 
-def test_service_tells_its_address_first_and_then_what_is_loose(tmp_path: Path) -> None:
+def test_service_prints_its_address_before_the_warning(tmp_path: Path) -> None:
     tmp_path.chmod(0o750)
     with running("serve", "--port", "0", "--data", str(tmp_path), "--embedder", "hash") as process:
         assert process.first_line.startswith("http://127.0.0.1:")
@@ -103,7 +103,7 @@ def test_service_tells_its_address_first_and_then_what_is_loose(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("url", ["postgresql://nobody@localhost/x", "sqlite://", "sqlite:///:memory:"])
-def test_stores_without_files_have_none_to_report(url: str) -> None:
+def test_stores_without_files_have_nothing_to_report(url: str) -> None:
     database = Database(url)
     files.create(database.url)
     assert files.loose(database.url) == []

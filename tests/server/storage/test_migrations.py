@@ -1,4 +1,4 @@
-"""The migrations and `tables.py` build the same database, on both engines."""
+"""The migrations and `tables.py` define the same database, on both engines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from threefold_server.storage.types import PgVector
 
 @pytest.fixture
 def database(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
-    monkeypatch.setitem(ischema_names, "vector", PgVector)  # reflection has to know pgvector's type
+    monkeypatch.setitem(ischema_names, "vector", PgVector)  # reflection must know the type of pgvector
     opened = Database(database_url)
     yield opened
     opened.close()
@@ -35,7 +35,7 @@ def test_migrations_and_tables_agree(database: Database) -> None:
     assert database.read_sync("system", differences) == []
 
 
-def test_every_declared_index_is_there(database: Database) -> None:
+def test_every_declared_index_exists(database: Database) -> None:
 
     def names(connection: Connection) -> set[str]:
         inspector = inspect(connection)
@@ -45,15 +45,15 @@ def test_every_declared_index_is_there(database: Database) -> None:
     assert declared <= database.read_sync("system", names)
 
 
-def test_an_empty_database_is_refused_with_the_next_step(blank_database_url: str) -> None:
+def test_empty_database_is_refused_with_the_next_step(blank_database_url: str) -> None:
     database = Database(blank_database_url)
     with pytest.raises(Unavailable, match="threefold migrate"):
         database.read_sync("system", migrate.check_current)
     database.close()
 
 
-def test_a_schema_of_a_newer_version_is_left_alone(database: Database, database_url: str) -> None:
-    """As after a step back, or where two versions share a store."""
+def test_newer_schema_is_not_changed(database: Database, database_url: str) -> None:
+    """As after a downgrade, or if two versions share a store."""
 
     def stamp(connection: Connection) -> None:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
@@ -63,14 +63,14 @@ def test_a_schema_of_a_newer_version_is_left_alone(database: Database, database_
         migrate.upgrade(database_url)
 
 
-def test_a_file_that_is_no_database_is_told_as_such(tmp_path: Path) -> None:
+def test_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "threefold.db").write_text("This is a diary.")
     with pytest.raises(Unavailable, match="no database"):
         migrate.upgrade(sqlite_url(tmp_path))
 
 
-def test_parallel_first_starts_make_the_schema_once(blank_database_url: str) -> None:
-    """Field case 507."""
+def test_parallel_first_starts_create_the_schema_once(blank_database_url: str) -> None:
+    """Users reported that the first requests after a deployment failed because tables did not exist."""
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(migrate.upgrade, [blank_database_url] * 8))
     database = Database(blank_database_url)

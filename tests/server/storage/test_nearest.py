@@ -1,4 +1,4 @@
-"""What a new fact is compared with: facts of its own agent, visibility and (where it stays in one) session."""
+"""A new fact is compared with facts of the same agent, visibility and, for visibility `session`, the same session."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def kind(agent: str, visibility: str, session: str) -> Kind:
 
 @pytest.fixture
 async def said(world: World) -> dict[tuple[str, str, str], str]:
-    """The same statement in every place, and by another user: the id of each of Ana's."""
+    """The same statement in every place and by another user; returns the ids of Ana's facts."""
     found: dict[tuple[str, str, str], str] = {}
     for agent, visibility, session in PLACES:
         found[agent, visibility, session] = await save(world, "ana", agent, visibility, session)
@@ -49,7 +49,7 @@ async def save(world: World, user: str, agent: str, visibility: str, session: st
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-async def test_only_its_own_kind_is_near(
+async def test_comparison_finds_only_facts_of_the_same_kind(
     world: World, said: dict[tuple[str, str, str], str], place: tuple[str, str, str]
 ) -> None:
     now = world.clock.now

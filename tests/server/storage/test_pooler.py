@@ -1,4 +1,4 @@
-"""Behind a transaction pooler, and with pgvector in a schema of its own: nothing rests on the state of a connection."""
+"""Transaction poolers, and pgvector in its own schema: the service keeps no state in connections."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from threefold_server.storage.database import Database
 
 
 @pytest.mark.parametrize(("parameter", "prepared"), [("", True), ("?pooler=transaction", False)])
-def test_nothing_is_prepared_for_a_connection(
+def test_no_statement_is_prepared_behind_a_pooler(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, parameter: str, prepared: bool
 ) -> None:
-    """What a pooler would lose, as each transaction may get another connection; counted as connections are closed."""
+    """A pooler may use another connection for each transaction. Counted when connections are closed."""
     names: list[str] = []
     close = psycopg.Connection[TupleRow].close
 
@@ -44,7 +44,7 @@ def test_nothing_is_prepared_for_a_connection(
 
 
 @pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed")
-def test_a_real_pooler_serves_what_a_direct_connection_does(postgres_url: str) -> None:
+def test_real_pooler_answers_like_a_direct_connection(postgres_url: str) -> None:
     settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, **MARKS}
     with (
         PgBouncer(postgres_url) as pooler,
@@ -57,14 +57,14 @@ def test_a_real_pooler_serves_what_a_direct_connection_does(postgres_url: str) -
         assert answers(memory) == answers(same)
 
 
-def test_a_pooler_of_another_kind_is_refused() -> None:
+def test_other_kinds_of_poolers_are_refused() -> None:
     with pytest.raises(ValueError, match="transaction"):
         Database("postgresql://localhost/x?pooler=session")
 
 
 @pytest.fixture
 def apart(databases: Databases) -> Iterator[str]:
-    """A blank database whose pgvector is in a schema of its own; a URL that names that on the search path."""
+    """A blank database with pgvector in its own schema; the URL has that schema in the search path."""
     name = databases.create()
     with psycopg.connect(databases.admin_url, dbname=name, autocommit=True) as connection:
         connection.execute("CREATE SCHEMA extensions")
@@ -74,7 +74,7 @@ def apart(databases: Databases) -> Iterator[str]:
     databases.drop(name)
 
 
-def test_pgvector_may_have_a_schema_of_its_own(apart: str) -> None:
+def test_pgvector_may_be_in_its_own_schema(apart: str) -> None:
     migrate.upgrade(apart)
     with closing(Database(apart)) as database:
         shown = database.read_sync("system", lambda c: c.execute(text("SHOW plan_cache_mode")).scalar_one())

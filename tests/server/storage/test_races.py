@@ -1,4 +1,4 @@
-"""Transactions that lose a race on Postgres are run again, and what is no race is raised."""
+"""Transactions that lose a race on Postgres are run again, and other errors are raised."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def names(database: Database) -> list[str]:
 
 
 def meet(barrier: Barrier) -> None:
-    """Wait until the other transaction is here too; in a second run it is not."""
+    """Wait for the other transaction; in a second run it does not come."""
     try:
         barrier.wait(5)
     except BrokenBarrierError:
@@ -49,7 +49,7 @@ def meet(barrier: Barrier) -> None:
 
 
 def both(*functions: Any) -> None:
-    """Run functions side by side until both have returned."""
+    """Run functions in parallel until all have returned."""
     threads = [Thread(target=function) for function in functions]
     for thread in threads:
         thread.start()
@@ -58,7 +58,7 @@ def both(*functions: Any) -> None:
         assert not thread.is_alive()
 
 
-def test_of_two_transactions_in_a_deadlock_both_succeed(database: Database) -> None:
+def test_both_transactions_of_a_deadlock_succeed(database: Database) -> None:
     barrier, runs = Barrier(2), list[str]()
 
     def crossing(name: str, here: UUID, there: UUID) -> None:
@@ -72,11 +72,11 @@ def test_of_two_transactions_in_a_deadlock_both_succeed(database: Database) -> N
         database.write_sync("system", cross)
 
     both(lambda: crossing("a", FIRST, SECOND), lambda: crossing("b", SECOND, FIRST))
-    assert len(runs) == 3  # the loser twice
+    assert len(runs) == 3  # the loser ran twice
     assert sorted({name[0] for name in names(database)}) == [runs[2]]
 
 
-def test_a_unique_race_is_run_again_and_finds_the_row(database: Database) -> None:
+def test_transaction_that_loses_a_unique_race_runs_again_and_finds_the_row(database: Database) -> None:
     barrier, key = Barrier(2), uuid4()
     made: list[bool] = []
 
@@ -95,7 +95,7 @@ def test_a_unique_race_is_run_again_and_finds_the_row(database: Database) -> Non
     assert sorted(made) == [False, True]
 
 
-def test_a_serialization_failure_is_run_again(database: Database) -> None:
+def test_serialization_failure_is_run_again(database: Database) -> None:
     runs: list[int] = []
 
     def read_then_write(connection: Connection) -> None:
@@ -110,7 +110,7 @@ def test_a_serialization_failure_is_run_again(database: Database) -> None:
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
-def test_what_is_no_race_is_raised_after_a_bounded_number_of_runs(
+def test_repeated_conflict_is_raised_after_a_limited_number_of_runs(
     database: Database, pipelined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(races, "FIRST_PAUSE", 0)
@@ -131,7 +131,7 @@ def test_what_is_no_race_is_raised_after_a_bounded_number_of_runs(
     assert len(runs) == ATTEMPTS
 
 
-def test_another_error_is_raised_at_once(database: Database) -> None:
+def test_other_errors_are_raised_at_once(database: Database) -> None:
     runs: list[int] = []
 
     def fail(connection: Connection) -> None:
@@ -143,8 +143,8 @@ def test_another_error_is_raised_at_once(database: Database) -> None:
     assert len(runs) == 1
 
 
-def test_a_row_that_rests_on_one_that_is_deleted_meanwhile_is_written_anew(database: Database) -> None:
-    """As a first write between a look at its owner and the owner's end."""
+def test_row_whose_parent_is_missing_is_written_again(database: Database) -> None:
+    """As a first write after a check of its owner, who is deleted in between."""
     owner, runs = uuid4(), list[int]()
 
     def write(connection: Connection) -> None:

@@ -1,4 +1,4 @@
-"""Row-level security on Postgres: without the right scope there is nothing to see and nothing to write."""
+"""Row-level security on Postgres: without the right scope no rows can be read or written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threefold_server.storage.row_security import unbound_role
 from threefold_server.storage.tables import TENANT_TABLES, metadata, owners, passages
 
 STORE_TABLES = {"api_keys", "store"}
-"""Tables without tenants: hashed keys, and settings of the store itself."""
+"""Tables without tenants: hashed keys, and settings of the store."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def add_passage(connection: Connection, owner: UUID, pool: UUID) -> None:
     connection.execute(insert(passages).values(pool=pool, owner=owner, event_at=0, trust=1.0, **values))
 
 
-def test_every_table_is_bound_or_known_to_have_no_tenants(database: Database) -> None:
+def test_every_table_has_row_security_or_is_listed_without_tenants(database: Database) -> None:
     def bound(connection: Connection) -> set[str]:
         query = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relrowsecurity AND relforcerowsecurity"
         return set(connection.execute(text(query)).scalars())
@@ -44,7 +44,7 @@ def test_every_table_is_bound_or_known_to_have_no_tenants(database: Database) ->
     assert tenant_tables | STORE_TABLES == set(metadata.tables)
 
 
-def test_rows_are_seen_by_their_owner_and_by_system_work_only(database: Database) -> None:
+def test_rows_are_visible_to_their_owner_and_to_system_work_only(database: Database) -> None:
     first, second = uuid4(), uuid4()
     for owner in (first, second):
         database.write_sync(owner, lambda c, owner=owner: add_owner(c, owner))
@@ -57,7 +57,7 @@ def test_rows_are_seen_by_their_owner_and_by_system_work_only(database: Database
     assert database.read_sync("system", seen) == {first, second}
 
 
-def test_without_a_scope_every_tenant_table_is_empty(database: Database) -> None:
+def test_tenant_tables_are_empty_without_a_scope(database: Database) -> None:
     owner = uuid4()
     database.write_sync(owner, lambda c: add_owner(c, owner))
     with database._reader.begin() as connection:  # pyright: ignore[reportPrivateUsage]
@@ -65,7 +65,7 @@ def test_without_a_scope_every_tenant_table_is_empty(database: Database) -> None
             assert connection.execute(select(table)).first() is None
 
 
-def test_a_row_of_another_owner_cannot_be_written(database: Database) -> None:
+def test_row_of_another_owner_cannot_be_written(database: Database) -> None:
     with pytest.raises(ProgrammingError, match="row-level security"):
         database.write_sync(uuid4(), lambda c: add_owner(c, uuid4()))
 
@@ -84,5 +84,5 @@ def test_shared_rows_are_read_by_all_and_written_by_their_writer(database: Datab
     assert database.write_sync(reader, lambda c: c.execute(passages.delete()).rowcount) == 0
 
 
-def test_the_test_role_is_bound_and_a_superuser_would_be_named(database: Database) -> None:
+def test_role_of_the_tests_is_subject_to_row_security(database: Database) -> None:
     assert database.read_sync("system", unbound_role) is None

@@ -1,4 +1,4 @@
-"""Pages of what came at the very same moment: their keys decide, and nothing is left out."""
+"""Pages of rows with the same time: ordered by their keys, and none is left out."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from threefold_server.browse import list_memories, list_sessions
 pytestmark = pytest.mark.anyio
 
 
-async def test_sessions_of_one_moment_are_all_listed(world: World) -> None:
+async def test_sessions_of_the_same_time_are_all_listed(world: World) -> None:
     names = {"s1", "s2", "s3"}
     for name in names:
         await world.write(name, "hello")
@@ -25,7 +25,7 @@ async def test_sessions_of_one_moment_are_all_listed(world: World) -> None:
     assert sorted(seen) == sorted(names)
 
 
-async def test_memories_of_one_moment_are_all_listed(world: World) -> None:
+async def test_memories_of_the_same_time_are_all_listed(world: World) -> None:
     facts = {(await world.save(f"The heron nests in tree {number}.")).id for number in range(3)}
     for name in ("s1", "s2", "s3"):
         await world.write(name, "hello")

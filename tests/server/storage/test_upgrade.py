@@ -1,4 +1,4 @@
-"""A store of an earlier version is brought to this one while it is written to, and loses nothing."""
+"""A store of an earlier version is upgraded while turns are written to it, and loses none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SESSION = session_key(OWNER, "support", "s1")
 
 
 def begin(connection: Connection, revision: str) -> None:
-    """A store as it was at a revision, with one session."""
+    """Create a store of a revision with one session."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
     CONFIG.attributes["connection"] = connection
@@ -42,7 +42,7 @@ def begin(connection: Connection, revision: str) -> None:
 
 
 def append(connection: Connection, seq: int) -> None:
-    """One more turn, with the columns that every version has."""
+    """Append a turn with the columns that every version has."""
     turn = {"owner": OWNER, "session": SESSION, "seq": seq, "turn_id": str(seq), "role": "user", "kind": "message"}
     counted = {"content": f"turn {seq}", "tokens": 2, "visibility": 2, "created_at": 0, "event_at": 0}
     connection.execute(insert(turns).values(**turn, **counted))
@@ -51,7 +51,7 @@ def append(connection: Connection, seq: int) -> None:
 
 @contextmanager
 def written_to(database: Database) -> Generator[list[int]]:
-    """Turns are appended, one after another, until the block ends; yields those that were acknowledged."""
+    """Append turns until the block ends, and yield the acknowledged ones."""
     acknowledged: list[int] = []
     going, stop = Event(), Event()
 
@@ -76,13 +76,13 @@ def written_to(database: Database) -> Generator[list[int]]:
 
 
 @pytest.mark.parametrize("revision", EARLIER)
-def test_an_earlier_store_upgrades_under_load(blank_database_url: str, revision: str) -> None:
+def test_earlier_store_is_upgraded_under_load(blank_database_url: str, revision: str) -> None:
     database = Database(blank_database_url)
     database.write_sync("system", lambda c: begin(c, revision))
     with written_to(database) as acknowledged:
         migrate.upgrade(blank_database_url)
         after = len(acknowledged)
-        while len(acknowledged) == after:  # it goes on afterwards
+        while len(acknowledged) == after:  # writing continues after the upgrade
             Event().wait(0.001)
     stored = database.read_sync(OWNER, lambda c: c.execute(select(turns.c.seq).order_by(turns.c.seq)).scalars().all())
     assert stored == acknowledged
