@@ -50,7 +50,6 @@ FORBIDDEN = {
     "threefold_server/assemble.py": PURE,
     "threefold_server/ranking.py": PURE,
     "threefold_server/text.py": PURE,
-    "threefold_server/window.py": PURE,
     "threefold_server/consolidation/": OUTER,
     "threefold_server/models/": (*OUTER, "threefold_server.storage", "threefold_server.consolidation"),
     "threefold_server/storage/": (*OUTER, "threefold_server.consolidation"),

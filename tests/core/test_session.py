@@ -145,6 +145,34 @@ def test_degraded_recall_fits_its_budget_with_whole_groups(twin: Twin) -> None:
     assert all(session.recall("q", token_budget=budget).tokens.used <= budget for budget in sizes)
 
 
+def calls_of(count: int, content: str = "found") -> list[calls.TurnLike]:
+    made = [{"role": "assistant", "kind": "tool_call", "content": f"call {number}"} for number in range(count)]
+    return [*made, *({"role": "tool", "kind": "tool_result", "content": f"{content} {n}"} for n in range(count))]
+
+
+@pytest.mark.parametrize("count", [1, 2, 20, 101])
+def test_degraded_recall_parts_no_calls_from_their_results(twin: Twin, count: int) -> None:
+    """By the rule of the service, also where they name no group and are more than a tail holds."""
+    session = twin.session(soft())
+    session.record([*said("old", "question"), *calls_of(count)])
+    twin.service.fault = down
+    for budget in range(0, 5_000, 200):
+        kinds = [turn.kind for turn in session.recall("q", token_budget=budget).window]
+        assert kinds.count("tool_call") in (0, count)
+        assert kinds.count("tool_result") == kinds.count("tool_call")
+    assert len(session.recall("q", token_budget=10_000).window) >= 2 * count + 1
+
+
+def test_degraded_recall_keeps_the_question_before_a_long_result(twin: Twin) -> None:
+    session = twin.session(soft())
+    session.record([*said("old", "question"), *calls_of(1, "degrees " * 5_000)])
+    twin.service.fault = down
+    recalled = session.recall("q", token_budget=400)
+    assert window(recalled)[0] == "question"
+    assert [turn.cut for turn in recalled.window] == [False, False, True]
+    assert recalled.tokens.used <= 400
+
+
 def test_recall_before_the_outage_fills_the_tail(twin: Twin) -> None:
     twin.session(soft()).record(said("from another process"))
     session = twin.session(soft())

@@ -51,9 +51,9 @@ def test_no_budget_separates_a_tool_call_from_its_results(memory: MemoryClient, 
     memory.write("s1", turns)
     sizes = set[int]()
     for window in windows(memory, range(200)):
-        assert [turn.seq for turn in window] == list(range(7 - len(window), 7))
+        assert [turn.seq for turn in window] in ([], [1], [1, 6], [1, 2, 3, 4, 5, 6])  # the question always stays
         sizes.add(len(window))
-    assert sizes == {0, 1, 5, 6}
+    assert sizes == {0, 1, 2, 6}
 
 
 def test_small_window_holds_the_newest_turns(memory: MemoryClient) -> None:

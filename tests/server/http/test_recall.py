@@ -304,6 +304,59 @@ def test_event_cap_keeps_tool_calls_with_their_results(database_url: str) -> Non
     assert [[turn.content for turn in window] for window in windows] == [["look up", "found", "found more"], ["new"]]
 
 
+def calls_of(count: int, group: str | None, content: str = "found") -> list[dict[str, Any]]:
+    """So many calls at once, and their results after them."""
+    call = {"role": "assistant", "kind": "tool_call", "group": group}
+    result = {"role": "tool", "kind": "tool_result", "group": group}
+    calls = [call | {"content": f"look up {number}"} for number in range(count)]
+    return [*calls, *(result | {"content": f"{content} {number}"} for number in range(count))]
+
+
+def shown(memory: MemoryClient, **options: Any) -> list[int]:
+    return [turn.seq for turn in memory.recall("x", session_id="s1", include=["short_term"], **options).window]
+
+
+@pytest.mark.parametrize("group", ["g", None])
+@pytest.mark.parametrize("count", [100, 101, 130])
+def test_a_group_larger_than_a_page_is_shown_whole_or_not_at_all(
+    memory: MemoryClient, group: str | None, count: int
+) -> None:
+    memory.write("s1", [said("old"), said("question"), *calls_of(count, group)])
+    turns = list(range(2, 3 + 2 * count))
+    assert shown(memory, token_budget=30_000) == [1, *turns]
+    for budget in (120, 300, 1_000, 2_500, 4_000):
+        assert shown(memory, token_budget=budget) in ([2], turns, [1, *turns])
+    memory.write("s1", [said("and then?")])
+    assert shown(memory, token_budget=300)[-1] == turns[-1] + 1
+    assert len(shown(memory, token_budget=300)) == 1
+
+
+@pytest.mark.parametrize("cap", [1, 2, 3, 5])
+def test_no_cap_shows_a_result_without_its_call(database_url: str, cap: int) -> None:
+    with LocalService(database_url=database_url, embedder="hash", event_cap=cap) as service, service.client() as memory:
+        memory.write("s1", [said("question"), *calls_of(1, None), *calls_of(1, "g")])
+        assert shown(memory) == {1: [1], 2: [4, 5], 3: [1, 4, 5], 5: [1, 2, 3, 4, 5]}[cap]
+
+
+def test_the_newest_user_turn_is_shown_however_many_turns_follow_it(memory: MemoryClient) -> None:
+    """Also where it is on no page that is read for the window."""
+    memory.write("s1", [said("old"), said("question")])
+    for number in range(4):
+        memory.write("s1", calls_of(60, f"g{number}", "word " * 60))
+    response = memory.recall("x", session_id="s1", include=["short_term"], token_budget=4_000)
+    assert response.window[0].content == "question"
+    assert [turn.seq for turn in response.window[1:]] == list(range(363, 483))
+    assert "question" in response.block
+    assert response.gap is not None
+    assert response.gap.upto_seq == 362
+
+
+def test_one_long_result_leaves_the_question_before_it(memory: MemoryClient) -> None:
+    memory.write("s1", [said("old " * 500), said("how warm is it?"), *calls_of(1, None, "degrees " * 9_000)])
+    window = memory.recall("x", session_id="s1", include=["short_term"]).window
+    assert [(turn.seq, turn.cut) for turn in window] == [(2, False), (3, False), (4, True)]
+
+
 def test_only_requested_tiers_are_reported_as_degraded(service: LocalService, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise Unavailable("the database did not answer")

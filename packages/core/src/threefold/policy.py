@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
@@ -15,6 +15,7 @@ from threefold.bounded import Bounded
 from threefold.contract import StorePolicy, Turn, WhoAmI
 from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError, Unavailable, Unreachable
 from threefold.spool import Entry, MemorySpool, SessionKey, Spool, Stamps
+from threefold.turn_groups import group_turns, newest_user_turn
 
 FailureMode = Literal["soft", "strict"]
 
@@ -26,6 +27,7 @@ COOL_DOWN = 5.0  # seconds until it lets one call through again
 FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
 TAIL_TURNS = 30
 TAIL_SESSIONS = 256
+LARGE_GROUP = 10  # tails that the newest group alone may fill
 KNOWN_IDENTITIES = 1_024
 TAIL_CHARS = 8_000  # of one turn: 256 sessions of 30 such turns are 60 MB at most
 
@@ -114,7 +116,7 @@ class Tails:
             self._tails.move_to_end(key)
             for turn in turns:
                 tail[turn.id] = shortened(turn)
-            for turn_id in list(tail)[: max(0, len(tail) - self._turns)]:
+            for turn_id in _beyond(list(tail.values()), self._turns):
                 del tail[turn_id]
             while len(self._tails) > self._sessions:
                 self._tails.popitem(last=False)
@@ -134,6 +136,20 @@ class Tails:
         with self._lock:
             for other in [other for other in self._tails if other[:2] == key[:2]]:
                 del self._tails[other]
+
+
+def _beyond(tail: Sequence[Turn], limit: int) -> Iterator[str]:
+    """The ids of the oldest whole groups that a tail can do without; a newest group that is far too large is none."""
+    left = len(tail)
+    newest_user = newest_user_turn(tail) if limit else None
+    groups = group_turns(tail)
+    for number, group in enumerate(groups, 1):
+        if left <= (limit if number < len(groups) else limit * LARGE_GROUP):
+            break
+        for turn in group:
+            if turn is not newest_user:
+                left -= 1
+                yield turn.id
 
 
 class Policy:

@@ -31,8 +31,11 @@ from threefold.errors import InvalidRequest, ThreefoldError
 from threefold.policy import OUTAGE, FailureMode, Policy, Stats, is_refusal, middle_cut
 from threefold.render import FENCE_MARK, join_block, strip_block, turn_line
 from threefold.spool import Entry, SessionKey
+from threefold.turn_groups import fit_window
 
 SERVICE_DOWN = "service"
+BYTES_PER_TOKEN = 3
+SMALLEST_CUT = 24  # tokens of a turn below which head and tail say nothing
 REFUSED = "refused"
 MAX_WRITE_CHARS = 5_000_000  # of one request: 20 MB at most in UTF-8, below the service's limit of 32 MiB
 CATCH_UP = 32  # waiting writes that one `record` sends along: all at once, those of an outage held an agent up for 39 s
@@ -457,33 +460,26 @@ def chunks(turns: list[TurnIn]) -> list[list[TurnIn]]:
 
 
 def degraded_recall(tail: Sequence[Turn], budget: int) -> RecallResponse:
-    """The newest turns of a tail that fit the budget, by groups, as a response that says it is not the service's."""
-    chosen: list[Turn] = []
-    used = tokens_of(join_block([], [], [" "]))
-    for group in reversed(groups(tail)):
-        cost = sum(tokens_of(turn_line(turn) + "\n") for turn in group)
-        if used + cost > budget:
-            break
-        chosen, used = [*group, *chosen], used + cost
+    """The window of a tail, by the rule of the service, as a response that says it is not the service's."""
+    frame = tokens_of(join_block([], [], [" "]))
+    chosen = fit_window(tail, budget - frame, _line_cost, _head_and_tail)
+    used = frame + sum(map(_line_cost, chosen))
     block = join_block([], [], [turn_line(turn) for turn in chosen])
     tokens = TokenUse(budget=budget, used=used if block else 0)
     return RecallResponse(window=chosen, block=block, tokens=tokens, degraded=[SERVICE_DOWN])
 
 
-def groups(turns: Sequence[Turn]) -> list[list[Turn]]:
-    """Neighbouring turns of one group together: a tool call is never shown without its results."""
-    found: list[list[Turn]] = []
-    for turn in turns:
-        if found and turn.group is not None and found[-1][-1].group == turn.group:
-            found[-1].append(turn)
-        else:
-            found.append([turn])
-    return found
-
-
 def tokens_of(text: str) -> int:
     """An estimate on the safe side, as only the service can count: English has 4 bytes a token, Chinese 3."""
-    return -(-len(text.encode()) // 3)
+    return -(-len(text.encode()) // BYTES_PER_TOKEN)
+
+
+def _line_cost(turn: Turn) -> int:
+    return tokens_of(turn_line(turn) + "\n")
+
+
+def _head_and_tail(text: str, budget: int) -> str:
+    return middle_cut(text, budget * BYTES_PER_TOKEN) if budget >= SMALLEST_CUT else ""
 
 
 def _unsent_turn(turn: TurnIn) -> Turn:

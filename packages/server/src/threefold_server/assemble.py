@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from threefold.contract import DigestView, Dropped, RecalledMemory, SeqRange, TokenUse, Turn
 from threefold.render import digest_lines, join_block, memory_line, turn_line
-from threefold_server.window import Cut, fit_window, group_turns
+from threefold.turn_groups import Cut, fit_window, give_up_oldest, newest_user_turn
 
 SHARE = 0.3
 """Of the budget, for the digest and for the memories at most, each; what they leave goes to the window."""
@@ -77,8 +77,19 @@ def assemble(
 def find_gap(digest: DigestView | None, window: Sequence[Turn], turns: Sequence[Turn]) -> SeqRange | None:
     """The turns that neither digest nor window shows."""
     first = digest.upto_seq + 1 if digest else 1
-    last = window[0].seq - 1 if window else (turns[-1].seq if turns else 0)
+    last = _before(window) if window else (turns[-1].seq if turns else 0)
     return SeqRange(from_seq=first, upto_seq=last) if first <= last else None
+
+
+def _before(window: Sequence[Turn]) -> int:
+    """The turn before the window; of a user turn that stands apart from the others, the one before these."""
+    apart = len(window) > 1 and window[1].seq > window[0].seq + 1 and window[0].id == _asked(window)
+    return window[1 if apart else 0].seq - 1
+
+
+def _asked(window: Sequence[Turn]) -> str | None:
+    asked = newest_user_turn(window)
+    return asked.id if asked else None
 
 
 def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> list[Turn]:
@@ -137,33 +148,22 @@ def _turn_cost(count: Count) -> Callable[[Turn], int]:
 
 def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count) -> tuple[str, int, list[Dropped]]:
     """The block and its tokens. Costs were added line by line; where the whole counts more, give up the oldest turns,
-    then the last memories."""
+    then the last memories, then the newest group, then the newest user turn."""
     dropped: list[Dropped] = []
     while (used := count(block := draft.block())) > budget:
-        if len(draft.window) > 1:
-            del draft.window[: _enough(draft.window, used - budget)]
+        if len(smaller := give_up_oldest(draft.window, used - budget)) < len(draft.window):
+            draft.window = smaller
         elif draft.memories:
             _, tokens, memory = draft.memories.pop()
             dropped.append(_dropped(memory, tokens))
         elif draft.window:
-            draft.window.clear()
+            asked = newest_user_turn(draft.window)
+            draft.window = [] if asked is None or len(draft.window) == 1 else [asked]
         else:
             assert digest is not None
             dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=draft.digest_tokens))
             draft.digest, draft.digest_tokens = [], 0
     return block, used, dropped
-
-
-def _enough(window: Sequence[Turn], excess: int) -> int:
-    """How many of the oldest groups' turns to give up, in whole groups, keeping the newest."""
-    groups = group_turns(window)
-    given = size = 0
-    for group in groups[:-1]:
-        if given >= excess:
-            break
-        given += sum(turn.tokens for turn in group)
-        size += len(group)
-    return size or len(window)
 
 
 def _dropped(memory: RecalledMemory, tokens: int) -> Dropped:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
 from threefold.errors import Unavailable
+from threefold.turn_groups import group_turns, newest_user_turn
 from threefold_server.about import store_policy
 from threefold_server.access import Principal, ScopeFilter, check_reads_shared, read_scope
 from threefold_server.assemble import assemble, find_gap, sure_window
@@ -26,7 +27,6 @@ from threefold_server.storage import digests, memories, search, turns
 from threefold_server.storage.database import Connection
 from threefold_server.storage.types import to_micros
 from threefold_server.telemetry import logger, span
-from threefold_server.window import group_turns
 
 EMBED_SHARE = 0.6
 """Of a tier's deadline, for the query's vector: the search by words must still fit in."""
@@ -36,6 +36,9 @@ ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more would hold up the
 FIRST_PAGE = 200
 """Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
 
+
+LOOK_BACK = 2_000
+"""Turns among which the newest user turn is looked for, where it is not on the page that was read."""
 
 SPARE = 20
 """Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
@@ -129,20 +132,33 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
 
 
 def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -> list[Turn]:
-    """Enough of the newest turns to fill the budget; a group that the cap cuts through is left out."""
-    assert scope.session is not None
-    found = turns.newest(connection, scope.owner, scope.session, min(FIRST_PAGE, cap) + 1)
-    if len(found) > FIRST_PAGE and sum(turn.tokens for turn in found) < budget:
-        found = turns.newest(connection, scope.owner, scope.session, cap + 1)
-    if len(found) <= cap:
-        return found
-    whole = group_turns(found)[1:]
-    return [turn for group in whole for turn in group] or found[1:]
+    """Enough of the newest whole groups to fill the budget, at most `cap` turns, and the newest user turn.
+
+    A second page is read if whole groups of the first do not fill the budget: they are short, or one of them is longer
+    than the page. A group longer than the cap is left out.
+    """
+    session = scope.session
+    assert session is not None
+    page = min(FIRST_PAGE, cap)
+    found = turns.newest(connection, scope.owner, session, page + 1)
+    whole = _whole_groups(found, page)
+    if len(found) > page and page < cap and sum(turn.tokens for turn in whole) < budget:
+        found = turns.newest(connection, scope.owner, session, cap + 1)
+        whole = _whole_groups(found, cap)
+    if len(whole) == len(found) or newest_user_turn(whole) or len(whole) >= cap:
+        return whole
+    asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK)
+    return whole if asked is None else [asked, *whole]
+
+
+def _whole_groups(found: list[Turn], page: int) -> list[Turn]:
+    """Without the oldest group of a page that was full: its beginning may not be on the page."""
+    return found if len(found) <= page else [turn for group in group_turns(found)[1:] for turn in group]
 
 
 def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
-    """As many whole groups as a window could hold, and of each turn what a model may read; the turns of a session
-    (`/v1/sessions/{id}/turns`) are as they were said."""
+    """As many whole groups as a window could hold, with the newest user turn, and of each turn what a model may read;
+    the turns of a session (`/v1/sessions/{id}/turns`) are as they were said."""
     readable: list[Turn] = []
     used = 0
     for group in reversed(group_turns(newest)):
@@ -150,6 +166,9 @@ def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]
         used += sum(turn.tokens for turn in group)
         if used > budget:
             break
+    asked = newest_user_turn(newest)
+    if asked is not None and all(turn is not asked for turn in readable):
+        readable.insert(0, asked)
     words = "\n".join(word for turn in readable for word in (turn.content, turn.name) if word)
     if redact(words) == words:  # looking at all of them together takes a quarter of the time
         return readable

@@ -12,6 +12,7 @@ from typing import Any
 import anyio.to_thread
 
 from threefold.contract import Turn
+from threefold.turn_groups import group_turns
 from threefold_server.indexing import own_words
 from threefold_server.models.ports import DigestTurn
 from threefold_server.models.sentences import pack
@@ -22,7 +23,6 @@ from threefold_server.storage import digests, folding, tasks, turns
 from threefold_server.storage.database import Connection
 from threefold_server.storage.tasks import Claim, LeaseLost
 from threefold_server.storage.types import AnyRow
-from threefold_server.window import group_turns
 
 CALL_TOKENS = 4_000
 """What one call of a summarizer reads at most, beside its instructions and the digest so far, which with the answer

@@ -68,6 +68,12 @@ def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> li
     return [to_turn(row) for row in reversed(rows)]
 
 
+def newest_of_user(connection: Connection, owner: UUID, session: UUID, reach: int) -> Turn | None:
+    """The last turn that the user said among the newest `reach` turns; None if there is none."""
+    rows = _NEWEST_OF_USER.all(connection, owner=owner, session=session, reach=reach)
+    return to_turn(rows[0]) if rows else None
+
+
 def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool) -> list[Turn]:
     """Turns from `from_seq` on, oldest first. Erased ones keep their place, without content."""
     columns = turns.c if payload else _WITHOUT_PAYLOAD
@@ -113,6 +119,14 @@ _NEWEST = Prepared(
     .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
     .order_by(turns.c.seq.desc())
     .limit(bindparam("limit"))
+)
+
+_NEWEST_OF_USER = Prepared(
+    select(*_SHOWN)
+    .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
+    .where(turns.c.role == "user", turns.c.kind == "message", turns.c.content != "")
+    .order_by(turns.c.seq.desc())
+    .limit(1)
 )
 
 
