@@ -12,14 +12,11 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from fixtures.faults import check_consistent
+from fixtures.talk import said
 from threefold.errors import Unavailable
 from threefold_server.local import LocalService
 
 LARGE = "The heron lands on the old harbour wall. " * 500
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 class Connections:

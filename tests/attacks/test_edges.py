@@ -1,4 +1,4 @@
-"""Attacks on the edges: what a web page makes a browser send, hosts, redirects, files, and exported spans."""
+"""Attacks on the HTTP layer: requests of web pages, foreign hosts, redirects, files, and exported spans."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def dev() -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[httpx.Client]:
-    """Mode `gateway`, behind a proxy that knows its users by a cookie."""
+    """Mode `gateway` behind a proxy that identifies its users by a cookie."""
     settings: dict[str, Any] = {"mode": "gateway", "gateway_secret": SECRET, "embedder": "hash", "consolidate": False}
     with (
         LocalService(**settings) as service,
@@ -81,7 +81,7 @@ FOREIGN_HOSTS = [
 
 @pytest.mark.parametrize("host", FOREIGN_HOSTS)
 @pytest.mark.parametrize("path", ["/v1/whoami", "/metrics", "/mcp", "/v1/nothing", "/v1/recall/"])
-def test_a_foreign_host_gets_nothing(dev: httpx.Client, host: str, path: str) -> None:
+def test_foreign_host_is_refused(dev: httpx.Client, host: str, path: str) -> None:
     answer = dev.get(path, headers={"Host": host, "X-Forwarded-Host": "localhost", "Forwarded": "host=localhost"})
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "forbidden")
     assert "location" not in answer.headers
@@ -124,7 +124,7 @@ PAGES = [
 
 @pytest.mark.parametrize("page", PAGES, ids=str)
 @pytest.mark.parametrize("content_type", [None, "application/json", "text/plain", "application/x-www-form-urlencoded"])
-def test_a_foreign_page_stores_nothing(
+def test_foreign_page_stores_nothing(
     dev: httpx.Client, gateway: httpx.Client, page: dict[str, str], content_type: str | None
 ) -> None:
     typed = {"Content-Type": content_type} if content_type else {}
@@ -179,15 +179,15 @@ def test_nothing_is_redirected(dev: httpx.Client, gateway: httpx.Client, method:
 
 
 def raw(url: str, request: str) -> bytes:
-    """The answer to a request that no client library would send."""
+    """Return the answer to a request that no client library would send."""
     parts = urlsplit(url)
     with socket.create_connection((parts.hostname or "", parts.port or 0), timeout=30) as connection:
         connection.sendall(request.encode())
         return connection.makefile("rb").read()
 
 
-def test_on_the_wire(tmp_path: Path) -> None:
-    """The same rules hold for what the HTTP parser lets through."""
+def test_raw_requests_follow_the_same_rules(tmp_path: Path) -> None:
+    """The rules also apply to requests that only the HTTP parser sees."""
     with running("serve", "--port", "0", "--data", str(tmp_path), "--embedder", "hash") as process:
         end = "Connection: close\r\n\r\n"
         body = json.dumps({"text": "Planted."})
@@ -208,8 +208,8 @@ def test_on_the_wire(tmp_path: Path) -> None:
         )
 
 
-def test_other_users_read_no_file(tmp_path: Path) -> None:
-    """With no umask at all, everything below the data directory is closed to other users from the first moment."""
+def test_files_are_unreadable_for_other_users(tmp_path: Path) -> None:
+    """Without a umask, everything below the data directory is closed to other users from the start."""
     seen: set[int] = set()
     before = os.umask(0)
     try:

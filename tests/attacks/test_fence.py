@@ -44,7 +44,7 @@ def client(database_url: str) -> Iterator[MemoryClient]:
 
 
 def check(shown: str) -> None:
-    """One fence around everything, and none of the attacks as it was written."""
+    """Check for one fence around the text, and no attack in its original form."""
     assert shown.count(FENCE_OPEN) == shown.count(FENCE_CLOSE) == 1
     inside = shown.removeprefix(FENCE_OPEN).removesuffix(FENCE_CLOSE)
     assert [fence for fence in FENCES if fence in inside] == []

@@ -1,4 +1,4 @@
-"""A key that may read one session tries to erase and to list what other sessions, agents and users hold."""
+"""A key that may read one session tries to erase and to list the memory of other sessions, agents and users."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ THREAD_SWEEPS: list[dict[str, Any]] = [
 
 
 def fill(client: MemoryClient, session: str) -> None:
-    """Something of every kind in one session."""
+    """Store an entry of every kind in one session."""
     said = {"role": "user", "content": f"the heron of {session}", "id": f"{session}-said"}
     found = {"role": "tool", "name": "web", "content": f"the page of {session}", "id": f"{session}-page"}
     client.write(session, [said, found])
@@ -57,7 +57,7 @@ def fill(client: MemoryClient, session: str) -> None:
 
 
 def held(client: MemoryClient) -> list[Any]:
-    """All that the user has with this agent, to compare it before and after."""
+    """Return all data of the user with this agent, for comparison."""
     return [
         sorted(memory.text for memory in client.list(level="user").items),
         client.items_batch([{"op": "get", **ITEM}]),
@@ -73,7 +73,7 @@ def keys(database_url: str) -> dict[str, str]:
     return {name: make_key(database_url, **grant) for name, grant in grants.items()}
 
 
-def test_a_key_of_one_session_neither_erases_nor_lists_the_others(database_url: str, keys: dict[str, str]) -> None:
+def test_key_of_one_session_cannot_erase_or_list_others(database_url: str, keys: dict[str, str]) -> None:
     with (
         LocalService(
             database_url=database_url, mode="keys", embedder="hash", max_read_level="user", tier_deadline=30
@@ -106,7 +106,7 @@ def test_a_key_of_one_session_neither_erases_nor_lists_the_others(database_url: 
         assert (held(wide), held(billing)) == before
 
 
-def test_a_caller_at_agent_does_not_reach_the_users_other_agents(database_url: str, keys: dict[str, str]) -> None:
+def test_ceiling_agent_does_not_reach_other_agents_of_the_user(database_url: str, keys: dict[str, str]) -> None:
     agent = make_key(database_url, ceiling=Reach.agent)
     with (
         LocalService(

@@ -1,6 +1,6 @@
-"""Many first calls at once, to several services, to one owner, session, item, thread or fact, and forgets between.
+"""Many concurrent first calls to several services, for one owner, session, item, thread or fact, with forgets.
 
-Each call is answered as if it were alone: no error, nothing lost, nothing twice.
+Each call is answered as if it were alone: no error, nothing lost, and nothing stored twice.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Attack:
         self._clients = clients
 
     def at_once(self, calls: list[Call], user: str = "ana") -> Counter[int]:
-        """Send all calls, each on a thread of its own; return how many answers had which status."""
+        """Send all calls, each in its own thread, and return the number of answers by status."""
         with ThreadPoolExecutor(len(calls)) as pool:
             clients = islice(cycle(self._clients), len(calls))
             return Counter(pool.map(self._send, clients, calls, repeat(user)))
@@ -53,7 +53,7 @@ def _as(user: str) -> dict[str, str]:
 
 @pytest.fixture
 def attack(database_url: str) -> Iterator[Attack]:
-    """One service on SQLite, which has one writer; on Postgres four, each with connections of its own."""
+    """One service on SQLite, which has one writer, or four on Postgres, each with its own connections."""
     with ExitStack() as stack:
         clients: list[httpx.Client] = []
         for _ in range(SERVICES[database_url.partition(":")[0]]):
@@ -85,8 +85,8 @@ def checkpoint(thread: str, key: str) -> Call:
     return "POST", f"/v1/threads/{thread}/checkpoints", body
 
 
-def test_first_calls_at_once(attack: Attack) -> None:
-    """Of all kinds, each kind to a new user: only the first of them makes the user's row."""
+def test_concurrent_first_calls_of_each_kind_succeed(attack: Attack) -> None:
+    """Each kind of call is for a new user, whose row only one of the calls creates."""
     kinds: dict[str, Callable[[int], Call]] = {
         "turns of one session": lambda number: write("s", str(number)),
         "one turn": lambda _: write("s", "same"),
@@ -119,7 +119,7 @@ def _items(attack: Attack, user: str) -> list[Any]:
     return found["results"][0]["items"]
 
 
-def test_calls_of_all_kinds_by_one_new_user(attack: Attack) -> None:
+def test_concurrent_calls_of_all_kinds_by_a_new_user_succeed(attack: Attack) -> None:
     calls = [
         call
         for number in range(CALLS // 5)
@@ -136,8 +136,8 @@ def test_calls_of_all_kinds_by_one_new_user(attack: Attack) -> None:
     assert len(_items(attack, "ana")) == CALLS // 5
 
 
-def test_forgets_between_first_writes(attack: Attack) -> None:
-    """A turn is erased or stored, and its session numbered without a gap, whichever came first."""
+def test_concurrent_forgets_and_first_writes_succeed(attack: Attack) -> None:
+    """Each turn is erased or stored, and its session is numbered without gaps."""
     for round_number in range(3):
         forgets: list[Call] = [
             ("POST", "/v1/forget", {"session_id": "s"}),

@@ -1,4 +1,4 @@
-"""Attacks on availability: small requests that ask for enormous work, and one owner that takes the place of all."""
+"""Attacks on availability: small requests for enormous work, and one owner that uses the capacity of all."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def put(memory: MemoryClient, index: list[str], value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("path", EXPANDING)
-def test_a_path_that_expands_is_refused(memory: MemoryClient, path: str) -> None:
+def test_expanding_path_is_refused(memory: MemoryClient, path: str) -> None:
     with pytest.raises(InvalidRequest, match="index: "):
         put(memory, [path], {"a": "words"})
 
 
-def test_paths_that_expand_do_not_stop_the_service(service: LocalService, memory: MemoryClient) -> None:
+def test_expanding_paths_do_not_stop_the_service(service: LocalService, memory: MemoryClient) -> None:
     nested: dict[str, Any] = {"a": "words", "b": "words"}
     for _ in range(40):
         nested = {"a": nested, "b": "words"}

@@ -1,4 +1,4 @@
-"""No text that reads like the fence passes, and honest text in every script stays as it is."""
+"""Text that reads like the fence is neutralised, and ordinary text in every script is unchanged."""
 
 from __future__ import annotations
 
@@ -132,11 +132,11 @@ def test_every_disguise_loses_its_bracket(name: str, tag: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["as it is", "bold", "Cyrillic", "HTML", "percent", "quotation mark", "full width"])
-def test_an_opening_fence_is_found_as_well(name: str) -> None:
+def test_disguised_opening_fence_is_neutralised(name: str) -> None:
     assert disarm(DISGUISES[name]('<threefold-memory note="x">')).startswith(PLAIN)
 
 
-def test_disguises_may_be_combined() -> None:
+def test_combined_disguises_are_neutralised() -> None:
     mixed = "&#x2039;\u200b%2f \u0442h\\u0072\uff45\u00e9\U0001d41f0|\u0111\u2011\u1d0d\u0435m\u03bf\u0280\u028f"
     assert disarm(mixed).startswith(PLAIN)
 
@@ -147,12 +147,12 @@ def test_tag_characters_are_removed() -> None:
 
 
 @pytest.mark.parametrize("text", HONEST)
-def test_honest_text_stays_as_it_is(text: str) -> None:
+def test_ordinary_text_is_unchanged(text: str) -> None:
     assert disarm(text) == text
 
 
 @given(st.text())
-def test_text_without_the_name_stays_as_it_is(text: str) -> None:
+def test_text_without_the_name_is_unchanged(text: str) -> None:
     kept = "".join(char for char in text if not "\U000e0000" <= char <= "\U000e007f")
     assert disarm(kept) == kept
 
@@ -163,13 +163,13 @@ def test_only_the_bracket_is_replaced() -> None:
     assert found == text.replace("<", PLAIN).replace("&lt;", PLAIN)
 
 
-def test_every_character_that_looks_like_a_bracket_is_looked_at() -> None:
-    """The pattern that finds brackets lists them; `look` derives them."""
+def test_pattern_lists_every_character_that_looks_like_a_bracket() -> None:
+    """The pattern lists the characters; `look` derives them."""
     listed = set(lookalikes._ANGLES + lookalikes._SQUARES)  # pyright: ignore[reportPrivateUsage]
     assert {char for char in map(chr, range(0x110000)) if look(char) in ("<", "[")} == listed
 
 
-def test_every_letter_of_the_name_is_known_in_every_form_that_unicode_derives_from_it() -> None:
+def test_every_unicode_form_of_the_letters_is_known() -> None:
     for char in map(chr, range(0x110000)):
         base = unicodedata.normalize("NFKD", char).casefold()
         if len(base) == 1 and base in lookalikes.NAME:
@@ -197,7 +197,7 @@ def test_every_letter_of_the_name_is_known_in_every_form_that_unicode_derives_fr
         "<threefold<",
     ],
 )
-def test_twice_the_text_takes_at_most_twice_the_steps(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_steps_grow_linearly_with_the_text(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = 0
 
     def counted(char: str) -> str:
@@ -216,6 +216,6 @@ def test_twice_the_text_takes_at_most_twice_the_steps(part: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", DISGUISES)
-def test_what_is_rendered_follows_the_rule(name: str) -> None:
+def test_rendered_lines_are_neutralised(name: str) -> None:
     disguised = DISGUISES[name](CLOSE)
     assert PLAIN in neutral(f"x {disguised} y")

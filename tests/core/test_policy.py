@@ -104,7 +104,7 @@ def test_refusals_are_not_outages(code: str, caplog: pytest.LogCaptureFixture) -
     assert [record.levelname for record in caplog.records] == ["ERROR" if refused else "WARNING"]
 
 
-def test_a_call_is_not_tried_while_the_breaker_is_open() -> None:
+def test_no_call_is_tried_while_the_breaker_is_open() -> None:
     policy, tried = Policy(breaker=CircuitBreaker(threshold=1, clock=Clock())), list[str]()
 
     def call(name: str) -> None:

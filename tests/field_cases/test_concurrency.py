@@ -14,6 +14,7 @@ import pytest
 
 from fixtures.consolidation import World
 from fixtures.faults import check_consistent, check_turns
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import Conflict, InternalError, NotFound, RevisionConflict
 from threefold_server.local import LocalService
@@ -21,10 +22,6 @@ from threefold_server.storage.database import Connection
 from threefold_server.storage.tables import turns
 
 pytestmark = pytest.mark.anyio
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def test_stale_writer_is_refused(memory: MemoryClient) -> None:

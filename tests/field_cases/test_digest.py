@@ -8,6 +8,7 @@ import pytest
 
 from fixtures.consolidation import World
 from fixtures.openai_server import OpenAIServer, chat_reply
+from fixtures.talk import said
 from threefold.contract import Digest
 from threefold_server.consolidation.rebuild import rebuild
 from threefold_server.local import LocalService
@@ -16,10 +17,6 @@ from threefold_server.storage.tables import facts
 pytestmark = pytest.mark.anyio
 
 MARKS: dict[str, Any] = {"token_budget": 240, "compaction_trigger": 200, "compaction_target": 80}
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def test_figure_that_left_the_window_is_recalled_exactly(database_url: str) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import insert, select, update
 from sqlalchemy.exc import OperationalError
 
 from fixtures.consolidation import ANA, World
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import Memory, TurnIn
 from threefold.errors import NotFound, Unavailable
@@ -24,10 +25,6 @@ from threefold_server.storage.tables import digests, fact_sources, facts, metada
 pytestmark = pytest.mark.anyio
 
 SECRET = "passport ZX-99"
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def support(world: World, fact: Memory, *places: tuple[str, int]) -> None:

@@ -19,6 +19,7 @@ import pytest
 from sqlalchemy import Connection, event, update
 from sqlalchemy.engine import Engine
 
+from fixtures.talk import said
 from threefold.contract import Turn
 from threefold_server.local import LocalService
 from threefold_server.storage.database import Database
@@ -29,10 +30,6 @@ LARGE = ("turns", "passages", "postings")
 
 REMARK = "about the harbour, its walls, the ships that came in during the night, and what they brought along"
 """Two hundred such turns exceed the window."""
-
-
-def said(content: str) -> dict[str, Any]:
-    return {"role": "user", "content": content}
 
 
 def seed(database_url: str) -> None:

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fixtures.postgres import Databases
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import Unavailable
 from threefold_server.local import LocalService
@@ -74,10 +75,6 @@ GOOD: dict[str, dict[str, Any]] = {
     "/v1/forget": {"source": {"kind": "tool", "name": "web"}, "since": "2026-01-01T00:00:00Z", "dry_run": True},
     "/v1/facts": {"text": "the heron", "session_id": "s1", "metadata": {"a": 1}, "expires_in_days": 1, "pinned": True},
 }
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def send(http: httpx.Client, method: str, path: str, body: object) -> httpx.Response:

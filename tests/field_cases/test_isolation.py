@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from fixtures.keys import make_key
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import InvalidRequest, NotFound
 from threefold_server.local import LocalService
@@ -33,10 +34,6 @@ VERBS: list[tuple[str, str, dict[str, Any] | None]] = [
     ("POST", "/v1/sessions/s1/end", None),
     ("GET", "/v1/whoami", None),
 ]
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 @pytest.fixture

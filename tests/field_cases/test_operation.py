@@ -7,14 +7,11 @@ from typing import Any
 import anyio
 import pytest
 
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold_server.local import LocalService
 from threefold_server.models.extractive import ExtractiveSummarizer
 from threefold_server.models.hashing import HashEmbedder
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def test_updated_fact_is_found_only_by_its_new_text(memory: MemoryClient) -> None:

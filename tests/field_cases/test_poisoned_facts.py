@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fixtures.openai_server import OpenAIServer, Reply, chat_reply
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import ForgetSource
 from threefold_server.local import LocalService
@@ -43,10 +44,6 @@ def tell(memory: MemoryClient, session: str, *turns: dict[str, Any]) -> None:
 
 def facts(memory: MemoryClient) -> list[str]:
     return sorted(fact.text for fact in memory.list(kinds=["fact"]).items)
-
-
-def said(text: str) -> dict[str, Any]:
-    return {"role": "user", "content": text}
 
 
 def test_fact_names_its_turn_and_is_forgotten_with_its_session(

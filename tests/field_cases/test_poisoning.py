@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import ForgetSource
 from threefold.errors import InvalidRequest, NotFound
@@ -30,10 +31,6 @@ def service(database_url: str) -> Iterator[LocalService]:
 def memory(service: LocalService) -> Iterator[MemoryClient]:
     with service.client(user="ana", agent="support", timeout=60.0) as client:
         yield client
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def fetched(content: str, name: str = "web") -> dict[str, Any]:

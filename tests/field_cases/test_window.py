@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fixtures.consolidation import SECOND, World
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import Turn, TurnIn, UpdateFactRequest, WriteRequest
 from threefold.errors import NotFound
@@ -22,10 +23,6 @@ from threefold_server.write import write_turns
 pytestmark = pytest.mark.anyio
 
 IMAGE = base64.b64encode(random.Random(1).randbytes(150_000)).decode()
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def windows(memory: MemoryClient, budgets: range) -> list[list[Turn]]:

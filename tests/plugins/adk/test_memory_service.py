@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from google.genai import types
 
 from conformance.adapter import ToolCall
 from conformance.adk_plugin import message
-from fixtures.line import Line, local_line
+from fixtures.line import Line
 from plugins.adk.models import APP, Talk, turns, words
 from threefold import CircuitBreaker, InvalidRequest, NotFound, Policy, Unreachable
 from threefold.contract.facts import RESERVED_METADATA
@@ -26,12 +25,6 @@ from threefold_adk.memory import NO_SESSION
 pytestmark = pytest.mark.anyio
 
 ANA: dict[str, Any] = {"app_name": APP, "user_id": "ana"}
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def line(request: pytest.FixtureRequest) -> Iterator[Line]:
-    with local_line(request.getfixturevalue(f"{request.param}_url"), APP) as found:
-        yield found
 
 
 def memory(line: Line, **options: Any) -> ThreefoldMemoryService:

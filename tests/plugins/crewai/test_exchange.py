@@ -1,4 +1,4 @@
-"""CrewAI's dumps of tasks and conversations, taken apart."""
+"""Parsing of the dumps that CrewAI makes of tasks and conversations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threefold_crewai.exchange import exchange_of
         ("Task: a\nAgent: b\nAgent: c\nResult: d", "a", "b\nAgent: c", "d"),
     ],
 )
-def test_a_dump_is_taken_apart(text: str, asked: str, role: str, said: str) -> None:
+def test_dump_is_parsed(text: str, asked: str, role: str, said: str) -> None:
     found = exchange_of(text, None)
     assert found is not None
     assert (found.asked, found.role, found.said, found.by_user) == (asked, role, said, False)
@@ -40,6 +40,6 @@ def test_other_text_is_no_dump(text: str) -> None:
 
 
 @pytest.mark.parametrize("unit", ["\nAgent: ", "\nAgent: a\nExpected result: b", "\nExpected result: "])
-def test_a_dump_is_read_in_linear_time(unit: str) -> None:
-    """One pattern with three wildcards took cubic time: minutes for this one."""
+def test_dump_is_parsed_in_linear_time(unit: str) -> None:
+    """A pattern with three wildcards took cubic time: minutes for this text."""
     assert exchange_of(f"Task: {unit * 50_000}", None) is None

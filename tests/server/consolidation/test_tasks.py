@@ -97,7 +97,7 @@ async def test_due_task_keeps_its_time_and_parked_task_stays_parked(world: World
     assert claim(world, index=1) == []
 
 
-async def test_a_task_is_due_at_the_earlier_of_two_moments_unless_it_waits_for_its_next_attempt(world: World) -> None:
+async def test_task_is_due_at_the_earlier_time_unless_it_waits_for_a_retry(world: World) -> None:
     await world.write("s1", "A remark.")
     schedule(world, "s1", "index", START - 9)
     assert world.task("s1", "index").due_at == START - 9

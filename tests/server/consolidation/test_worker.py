@@ -239,8 +239,8 @@ async def test_work_of_a_killed_worker_is_taken_over_after_its_lease(world: Worl
     assert world.with_vector() == [1]
 
 
-async def test_a_clock_that_is_set_back_keeps_no_work_waiting(world: World) -> None:
-    """Neither that of a worker that died before, nor that of turns that are written after."""
+async def test_clock_set_back_delays_no_work(world: World) -> None:
+    """Neither the work of a worker that died before, nor that for turns written afterwards."""
     await world.write("s1", "First.")
     world.claim("index")
     await world.write("s2", "Second.")
@@ -252,7 +252,7 @@ async def test_a_clock_that_is_set_back_keeps_no_work_waiting(world: World) -> N
     assert world.with_vector() == [1, 2, 1, 2]
 
 
-async def test_a_lease_is_not_taken_over_when_the_clock_is_set_back_a_little(world: World) -> None:
+async def test_lease_is_kept_if_the_clock_is_set_back_a_little(world: World) -> None:
     await world.write("s1", "First.")
     world.claim("index")
     world.clock.advance(-50)

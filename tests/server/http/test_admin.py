@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from fixtures.keys import make_key
+from fixtures.talk import said
 from threefold import AsyncMemoryClient, MemoryClient
 from threefold.admin import Admin
 from threefold.admin_calls import AdminForgetOptions, AdminListOptions
@@ -17,10 +18,6 @@ from threefold.contract import PutCheckpointRequest
 from threefold.contract.common import DataScope
 from threefold.errors import Forbidden, InvalidRequest, NotFound, Unauthenticated
 from threefold_server.local import LocalService
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import Connection, delete, insert, select, update
 
 from fixtures.keys import make_key
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract.admin import AuditEntry
 from threefold.errors import Forbidden, InvalidRequest
@@ -22,10 +23,6 @@ from threefold_server.storage import audit as entries
 from threefold_server.storage import keys, system_audit
 from threefold_server.storage.database import Database
 from threefold_server.storage.tables import audit
-
-
-def said(content: str) -> dict[str, Any]:
-    return {"role": "user", "content": content}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import Connection, insert, select
 
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import ForgetSource
 from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
@@ -24,10 +25,6 @@ from threefold_server.storage.database import Database
 from threefold_server.storage.tables import facts, metadata, passages, postings
 
 SECRET = "ZX-99-quetzal"
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def rows_with(database_url: str, words: Iterable[str]) -> list[str]:

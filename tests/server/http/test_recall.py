@@ -14,15 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import InvalidRequest, Unavailable
 from threefold_server.local import LocalService
 from threefold_server.models import build_embedder
 from threefold_server.models.tokens import count_tokens
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def texts(memory: MemoryClient, query: str, **options: Any) -> list[str]:

@@ -11,6 +11,7 @@ import pytest
 
 from fixtures.consolidation import World
 from fixtures.openai_server import OpenAIServer, chat_reply
+from fixtures.talk import said
 from threefold.contract import TurnIn
 from threefold_server import redaction
 from threefold_server.consolidation.rebuild import rebuild
@@ -28,10 +29,6 @@ MARKS: dict[str, Any] = {"token_budget": 240, "compaction_trigger": 200, "compac
 @pytest.fixture(params=["derived", "all"])
 def policy(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 @pytest.fixture

@@ -14,14 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
+from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import MAX_CONTENT_CHARS, MAX_ID_CHARS
 from threefold.errors import Conflict, InvalidRequest, NotFound, RevisionConflict
 from threefold_server.local import LocalService
-
-
-def said(content: str, **more: Any) -> dict[str, Any]:
-    return {"role": "user", "content": content, **more}
 
 
 def test_turns_are_returned_in_order_with_every_field(memory: MemoryClient) -> None:

@@ -70,14 +70,14 @@ def test_wrapping_of_an_answer_is_removed(openai_server: OpenAIServer, how: str)
     assert fold(openai_server) == DIGEST
 
 
-def test_a_tag_of_reasoning_that_somebody_said_costs_no_head(openai_server: OpenAIServer) -> None:
+def test_quoted_reasoning_tag_removes_no_text(openai_server: OpenAIServer) -> None:
     turns = [*TURNS, DigestTurn(5, "Ana", "user", "My parser stops at </think> and\n</think>\nwhy?")]
     answer = "Ana starts on 1 May [3].\nHer parser stops at </think> [5].\n</think>\nNobody knows why [5]."
     openai_server.script(chat_reply(f"<think>She quotes </think>.</think>\n{answer}"))
     assert fold(openai_server, turns) == f"{RULE}\n\n{answer}"
 
 
-def test_a_digest_whose_head_may_be_lost_is_an_error_that_may_pass(openai_server: OpenAIServer) -> None:
+def test_digest_that_may_lack_its_start_is_a_temporary_error(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("[3] Ana starts on 1 May.\n</think>\nThe bot understood [4]."))
     with pytest.raises(ModelError, match="in the midst of the digest"):
         fold(openai_server)

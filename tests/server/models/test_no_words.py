@@ -1,4 +1,4 @@
-"""What a model or its server says about a failure is kept nowhere: it may quote what somebody said."""
+"""Error texts of a model or its server are stored nowhere, because they may quote turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AT = datetime(2026, 5, 1, tzinfo=UTC)
 
 
 def quoting(status: int, **fields: str) -> Reply:
-    """An error whose every text quotes the request."""
+    """Return an error in which every text quotes the request."""
     error = {"message": f"cannot process {SAID!r}", "type": SAID, "param": SAID, "code": SAID}
     return json_reply({"error": error | fields}, status)
 
@@ -79,7 +79,7 @@ async def compare(url: str) -> None:
 
 @pytest.mark.parametrize("reply", REPLIES)
 @pytest.mark.parametrize("ask", [embed, fold, extract, compare])
-def test_an_error_of_a_model_quotes_nothing(
+def test_error_of_a_model_contains_no_quotes(
     openai_server: OpenAIServer, ask: Callable[[str], Awaitable[None]], reply: str
 ) -> None:
     openai_server.script(REPLIES[reply])
@@ -98,7 +98,7 @@ def test_an_error_of_a_model_quotes_nothing(
     ("code", "cause"),
     [("context_length_exceeded", "longer than the model"), ("model_not_found", "no such model")],
 )
-def test_a_known_code_says_what_is_wrong(openai_server: OpenAIServer, code: str, cause: str) -> None:
+def test_known_error_code_names_the_cause(openai_server: OpenAIServer, code: str, cause: str) -> None:
     openai_server.script(quoting(400, code=code))
     with pytest.raises(ModelError, match=f"answered 400.*{cause}"):
         asyncio.run(embed(openai_server.url))

@@ -1,4 +1,4 @@
-"""What is around a model's answer goes; what only looks like it is content."""
+"""Wrapping around the answer of a model is removed, and content that resembles it is kept."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLOSE = "</think>"
         f"<think>hm</think>\n```markdown\n{ANSWER}\n```",
     ],
 )
-def test_reasoning_at_the_start_and_a_fence_around_it_go(reply: str) -> None:
+def test_leading_reasoning_and_surrounding_fence_are_removed(reply: str) -> None:
     assert unwrap(reply) == ANSWER
 
 
@@ -52,7 +52,7 @@ def test_reasoning_without_an_answer_leaves_nothing(reply: str) -> None:
 @pytest.mark.parametrize(
     "reasoning", ["", "<think>hm</think>\n", f"<think>She says {CLOSE} twice: {CLOSE}.\n{CLOSE}\n"]
 )
-def test_tags_that_somebody_said_are_content(content: str, reasoning: str) -> None:
+def test_quoted_tags_are_content(content: str, reasoning: str) -> None:
     assert unwrap(reasoning + content, material=content) == content
 
 
@@ -66,16 +66,16 @@ def test_tags_that_somebody_said_are_content(content: str, reasoning: str) -> No
         f"Inline {CLOSE} is no end.",
     ],
 )
-def test_what_only_looks_like_wrapping_stays(text: str) -> None:
+def test_text_that_resembles_wrapping_is_kept(text: str) -> None:
     assert unwrap(text) == text
 
 
-def test_a_fence_may_hold_fences() -> None:
+def test_fence_may_contain_fences() -> None:
     inner = "Run:\n```sh\nmake\n```\ndone"
     assert unwrap(f"```markdown\n{inner}\n```") == inner
 
 
-def test_an_end_of_reasoning_after_the_head_of_a_digest_removes_nothing() -> None:
+def test_end_of_reasoning_after_the_start_of_a_digest_removes_nothing() -> None:
     reply = f"[3] Ana: never email.\n{CLOSE}\n[4] The bot agrees."
     assert unwrap(reply) == reply
     assert stray_end(reply, "")

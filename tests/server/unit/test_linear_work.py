@@ -1,4 +1,4 @@
-"""Texts and paths of a caller never cost more than linear work."""
+"""Texts and paths of a caller cost at most linear work."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from threefold_server.consolidation.dates import ground_dates
 from threefold_server.fields import Work, item_passages, routes, stored_passages, texts_at
 from threefold_server.indexing import own_words
 from threefold_server.mcp.messages import whole
-from threefold_server.models.chat import unwrap
 from threefold_server.models.lines import parts
 from threefold_server.models.passages import split_passages
 from threefold_server.models.rules import read_reply
 from threefold_server.models.sentences import sentences
 from threefold_server.models.tokens import count_tokens
 from threefold_server.models.wordpiece import count_pieces
+from threefold_server.models.wrapping import unwrap
 from threefold_server.redaction import redact
 from threefold_server.statements import relation_by_rule
 from threefold_server.text import terms
 
 SMALL, GROWTH = 6_000, 8
-NOTICEABLE = 0.05  # seconds of work below which a ratio says nothing
+NOTICEABLE = 0.05  # seconds of work below which a ratio means nothing
 LINEAR = 3.5  # times GROWTH: quadratic work grows by 8 times GROWTH
 
 READERS: dict[str, Callable[[str], object]] = {
@@ -71,7 +71,7 @@ def _outcome(path: str) -> object:
 
 
 def work(function: Callable[[str], object], text: str) -> float:
-    """The least processor time of this thread in three runs, in seconds."""
+    """Return the lowest processor time of this thread in three runs, in seconds."""
     taken: list[float] = []
     for _ in range(3):
         start = time.thread_time()
@@ -85,7 +85,7 @@ def work(function: Callable[[str], object], text: str) -> float:
 @given(
     start=st.sampled_from(["", "Task: ", "withdrawn: [1] ", "what ", "```a\n"]), unit=fragments, size=st.integers(1, 9)
 )
-def test_work_grows_as_the_text_does(name: str, start: str, unit: str, size: int) -> None:
+def test_work_grows_linearly_with_the_text(name: str, start: str, unit: str, size: int) -> None:
     length = SMALL + size * 100
     short, long = (start + unit * (n // len(unit)) for n in (length, length * GROWTH))
     before, after = work(READERS[name], short), work(READERS[name], long)
@@ -93,12 +93,12 @@ def test_work_grows_as_the_text_does(name: str, start: str, unit: str, size: int
 
 
 @pytest.mark.parametrize("unit", ["\u200b ", "\u0301 ", " \n", "\u200b\n", "\x01 "])
-def test_a_text_of_invisible_characters_is_cut_in_linear_time(unit: str) -> None:
-    """Joining its pieces one by one copied the text for each piece: minutes for this one."""
+def test_text_of_invisible_characters_is_cut_in_linear_time(unit: str) -> None:
+    """Joining the pieces one by one copied the text for each piece: minutes for this text."""
     split_passages(unit * (1_000_000 // len(unit)))
 
 
-def test_a_reply_is_read_in_linear_time() -> None:
+def test_reply_is_parsed_in_linear_time() -> None:
     line = "withdrawn: [1] " + ': "' * 200_000
     assert read_reply(line).narrative == line
 
@@ -111,30 +111,30 @@ def test_a_reply_is_read_in_linear_time() -> None:
     ["{a,b}" * 7, "{a,b}." * 60, "{a,b,c}{d,e,f}{g,h,i}{j,k,l}{m,n,o}", "{" + ",".join(map(str, range(101))) + "}",
      "{*,a}" * 60, "a{[0],[1]}" * 20],
 )  # fmt: skip
-def test_a_path_that_stands_for_too_many_is_refused(path: str) -> None:
+def test_path_with_too_many_alternatives_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequest, match=r"stands for .* paths; at most 100 are allowed") as refusal:
         item_passages({"a": "words"}, [path], str)
     assert refusal.value.details == {"field": "index"}
 
 
 @pytest.mark.parametrize("path", ["a." * 65 + "a", "[0]" * 65, "*." * 1_000, "{a,a}" * 65])
-def test_a_path_with_too_many_steps_is_refused(path: str) -> None:
+def test_path_with_too_many_steps_is_refused(path: str) -> None:
     with pytest.raises(InvalidRequest, match="steps; at most 64 are allowed"):
         routes(path)
 
 
-def test_a_choice_of_long_paths_is_refused() -> None:
+def test_choice_of_long_paths_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="a choice with more than 64 steps"):
         routes("{" + "a." * 65 + "}")
 
 
 @pytest.mark.parametrize("times", [2, 20, 60])
-def test_the_same_choice_twice_counts_once(times: int) -> None:
+def test_repeated_choice_counts_once(times: int) -> None:
     assert routes("{a,a}" * times) == [("a",) * times]
 
 
 @given(sizes=st.lists(st.integers(1, 12), min_size=1, max_size=64))
-def test_no_path_stands_for_more_than_the_limit(sizes: list[int]) -> None:
+def test_number_of_routes_is_limited(sizes: list[int]) -> None:
     path = "".join("{" + ",".join(f"k{n}" for n in range(size)) + "}" for size in sizes)
     found = _outcome(path)
     if isinstance(found, list):
@@ -166,7 +166,7 @@ def test_paths_that_lead_to_too_much_text_are_refused(monkeypatch: pytest.Monkey
         item_passages(value, ["$", "a", "a.b"], str)
 
 
-def test_a_stored_item_beyond_the_limits_has_no_passages() -> None:
+def test_stored_item_beyond_the_limits_has_no_passages() -> None:
     assert stored_passages('{"a": "words"}', '["a"]', str) == ["words"]
     assert stored_passages('{"a": "words"}', '["' + "{a,b}" * 20 + '"]', str) == []
 

@@ -6,20 +6,11 @@ from typing import Any
 
 import pytest
 
+from fixtures.consolidation import SECOND, Clock
 from threefold.errors import RateLimited
 from threefold_server.access import KeyPolicy, Principal, Reach
 from threefold_server.rates import MAX_ENTRIES, Rates
 from threefold_server.settings import Settings
-
-SECOND = 1_000_000
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_000 * SECOND
-
-    def __call__(self) -> int:
-        return self.now
 
 
 def rates(clock: Clock, **settings: Any) -> Rates:
