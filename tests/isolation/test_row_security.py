@@ -122,7 +122,7 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[Statement]:
     def recording(original: Callable[..., Any]) -> Callable[..., Any]:
         def execute(self: Any, query: Any, params: Any = None, **options: Any) -> Any:
             sql = str(query)
-            if "set_config" in sql and params:
+            if isinstance(params, dict) and {"owner", "system"} <= params.keys():  # begins a transaction
                 scopes[id(self.connection)] = params["owner"]
             sent.append(Statement(scopes.get(id(self.connection), ""), sql, params))
             return original(self, query, params, **options)
@@ -184,6 +184,8 @@ def use_every_verb(memory: MemoryClient) -> None:
     live(memory, shared=False)  # shared facts are readable by all
     answers(memory)
     use_items_and_threads(memory)
+    memory.write("s4", [{"role": "assistant", "content": f"Step {number} is done."} for number in range(210)])
+    memory.recall("step", session_id="s4")  # the newest user turn is looked for beyond the first page
     memory.sessions(limit=1)
     memory.list(order="access_count", level="user")
     memory.digest("s2", 1)
