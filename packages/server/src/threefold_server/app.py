@@ -26,7 +26,7 @@ from threefold_server.spending import Spending
 from threefold_server.storage import migrate, system
 from threefold_server.storage.database import Connection, Database
 from threefold_server.storage.row_security import unbound_role
-from threefold_server.telemetry import Metrics, configure_logging, configure_tracing
+from threefold_server.telemetry import Metrics, configure_logging, configure_tracing, keep_own_spans
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel
@@ -52,6 +52,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # Its own spans would hold paths with ids and query strings. Old versions of FastAPI ignore this.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
         redirect_slashes=False,  # a redirect would lead to whatever host the request names
     )
     app.include_router(routes.router)
@@ -65,6 +67,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
     app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(SiteGuard, settings=settings)
     app.add_middleware(Measure, metrics=metrics)
+    keep_own_spans(app)
     return app
 
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import json
 import logging
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Iterable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 try:
-    from opentelemetry import trace
+    from opentelemetry import propagate, trace
 except ImportError:  # the [otel] extra is not installed: there are no spans
-    trace = None
+    propagate = trace = None
 
 logger = logging.getLogger("threefold")
+
+REPEAT_SECONDS = 3_600.0
+TRACE_HEADERS = frozenset({b"traceparent", b"tracestate"})
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_INSTRUMENTED = "_is_instrumented_by_opentelemetry"
 
 
 class Metrics:
@@ -82,6 +88,20 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
+class Once(logging.Filter):
+    """Let one record of each logger through per hour: exporters repeat themselves while their collector is down."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.created < self._until.get(record.name, 0):
+            return False
+        self._until[record.name] = record.created + REPEAT_SECONDS
+        return True
+
+
 def configure_logging(level: str) -> None:
     """Send the service's log to standard error as JSON lines."""
     handler = logging.StreamHandler()
@@ -89,6 +109,12 @@ def configure_logging(level: str) -> None:
     logger.handlers[:] = [handler]
     logger.setLevel(level.upper())
     logger.propagate = False
+    exporters = logging.StreamHandler()
+    exporters.setFormatter(JsonFormatter())
+    exporters.addFilter(Once())
+    opentelemetry = logging.getLogger("opentelemetry")
+    opentelemetry.handlers[:] = [exporters]
+    opentelemetry.propagate = False
     # MCP's library quotes messages that it cannot read, through its own loggers and through the root logger.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_mcp)
@@ -99,16 +125,35 @@ def _not_of_mcp(record: logging.LogRecord) -> bool:
 
 
 def configure_tracing() -> None:
-    """Export spans by OTLP over HTTP; the standard OTEL_* variables say where to. Needs the [otel] extra."""
+    """Export spans by OTLP over HTTP, unless a provider is there already. The standard OTEL_* variables say where to.
+
+    Needs the [otel] extra.
+    """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    from opentelemetry.trace import set_tracer_provider
+    from opentelemetry.trace import ProxyTracerProvider, get_tracer_provider, set_tracer_provider
 
-    provider = TracerProvider(resource=Resource.create({"service.name": "threefold"}))
+    if not isinstance(get_tracer_provider(), ProxyTracerProvider):
+        return
+    resource = Resource.create()
+    if str(resource.attributes["service.name"]).startswith("unknown_service"):  # neither OTEL_SERVICE_NAME nor such
+        resource = resource.merge(Resource({"service.name": "threefold"}))
+    provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     set_tracer_provider(provider)
+
+
+def keep_own_spans(app: Any) -> None:
+    """Keep OpenTelemetry's instrumentation of FastAPI off an app: its spans hold paths with ids and query strings."""
+    if getattr(app, _INSTRUMENTED, False):
+        from opentelemetry.instrumentation.fastapi import (  # pyright: ignore[reportMissingTypeStubs]
+            FastAPIInstrumentor,
+        )
+
+        FastAPIInstrumentor.uninstrument_app(app)
+    setattr(app, _INSTRUMENTED, True)  # it is: by us
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
@@ -119,3 +164,29 @@ def span(name: str, **attributes: str | int | float) -> AbstractContextManager[A
     return trace.get_tracer("threefold").start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     )
+
+
+@contextmanager
+def request_span(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
+    """A span around a request, within the trace that the caller names. None where no tracing is configured."""
+    if trace is None:
+        yield None
+        return
+    known = {"http.request.method": method if method in METHODS else "_OTHER"}
+    with trace.get_tracer("threefold").start_as_current_span(
+        "request",
+        context=_callers_context(headers),
+        kind=trace.SpanKind.SERVER,
+        attributes=known,
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as current:
+        yield current
+
+
+def _callers_context(headers: Iterable[tuple[bytes, bytes]]) -> Any:
+    """The caller's trace. None within a span of this process: a host application's, or a tool call's over MCP."""
+    carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in TRACE_HEADERS}
+    if not carrier or propagate is None or trace is None or trace.get_current_span().get_span_context().is_valid:
+        return None
+    return propagate.extract(carrier)

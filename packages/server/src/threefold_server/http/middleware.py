@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
+from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from threefold.errors import TooLarge
+from threefold_server.http import probes
 from threefold_server.http.errors import error_response
-from threefold_server.telemetry import Metrics, span
+from threefold_server.telemetry import Metrics, request_span
 
 
 class BodyLimit:
@@ -68,13 +71,21 @@ class Measure:
                 status = message["status"]
             await send(message)
 
-        with span("request") as current:
+        watchers = scope["path"] in probes.PATHS
+        with nullcontext() if watchers else request_span(scope["method"], scope["headers"]) as current:
             try:
                 await self.app(scope, receive, watched)
             finally:
-                operation = getattr(scope.get("route"), "name", "unknown")
+                route = scope.get("route")
+                operation = getattr(route, "name", "unknown")
                 if current is not None:
                     current.update_name(operation)
-                    current.set_attribute("http.response.status_code", status)
+                    current.set_attributes(_told(route, status))
                 self.metrics.requests.labels(operation, str(status)).inc()
                 self.metrics.seconds.labels(operation).observe(time.perf_counter() - started)
+
+
+def _told(route: Any, status: int) -> dict[str, str | int]:
+    """What a span tells of a request: the template of its path, never the path."""
+    template = {} if route is None else {"http.route": route.path_format}
+    return {**template, "http.response.status_code": status}

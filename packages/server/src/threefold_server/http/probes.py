@@ -12,6 +12,8 @@ from threefold_server.http.routes import service_of
 from threefold_server.service import Service
 from threefold_server.storage.migrate import check_current
 
+PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+
 router = APIRouter()
 
 Open = Annotated[Service, Depends(service_of)]
