@@ -22,8 +22,8 @@ import psycopg
 import pytest
 
 import threefold_server.storage
-from fixtures.lives import MARKS, answers, live
 from fixtures.openai_server import OpenAIServer, chat_reply
+from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold import MemoryClient
 from threefold.contract import (
     ChannelHistoryRequest,
@@ -181,7 +181,7 @@ def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
 
 
 def use_every_verb(memory: MemoryClient) -> None:
-    live(memory, shared=False)  # shared facts are readable by all
+    fill_memory(memory, shared=False)  # shared facts are readable by all
     answers(memory)
     use_items_and_threads(memory)
     memory.write("s4", [{"role": "assistant", "content": f"Step {number} is done."} for number in range(210)])

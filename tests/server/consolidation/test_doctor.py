@@ -93,7 +93,8 @@ async def test_clock_that_was_set_back_is_found(world: World) -> None:
     assert not (await finding(world, "clocks")).remedy
     world.clock.advance(-90)
     found = await finding(world, "clocks")
-    assert (found.detail, "NTP" in found.remedy) == ("differ by 90 s", True)
+    assert int(found.detail.removeprefix("differ by ").removesuffix(" s")) >= 90  # real time passes as well
+    assert "NTP" in found.remedy
 
 
 async def test_clock_different_from_the_database_is_found(world: World) -> None:

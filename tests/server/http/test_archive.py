@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Table, select
 
 from fixtures.command_line import Run
-from fixtures.lives import MARKS, answers, live
+from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold import MemoryClient
 from threefold.errors import Conflict, InvalidRequest, NotFound
 from threefold_server.access import SHARED_POOL, owner_key
@@ -58,7 +58,7 @@ def there() -> Iterator[LocalService]:
 @pytest.fixture
 def ana(here: LocalService) -> Iterator[MemoryClient]:
     with here.client(user="ana", agent="support", timeout=60.0) as client:
-        live(client)
+        fill_memory(client)
         yield client
 
 

@@ -315,7 +315,7 @@ def shown(memory: MemoryClient, **options: Any) -> list[int]:
 
 @pytest.mark.parametrize("group", ["g", None])
 @pytest.mark.parametrize("count", [100, 101, 130])
-def test_a_group_larger_than_a_page_is_shown_whole_or_not_at_all(
+def test_group_larger_than_a_page_is_shown_completely_or_not_at_all(
     memory: MemoryClient, group: str | None, count: int
 ) -> None:
     memory.write("s1", [said("old"), said("question"), *calls_of(count, group)])

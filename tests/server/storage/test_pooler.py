@@ -11,9 +11,9 @@ import pytest
 from psycopg.rows import TupleRow
 from sqlalchemy import text
 
-from fixtures.lives import MARKS, answers, live
 from fixtures.pooler import PROGRAM, PgBouncer
 from fixtures.postgres import Databases
+from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold_server.local import LocalService
 from threefold_server.storage import migrate
 from threefold_server.storage.database import Database
@@ -37,7 +37,7 @@ def test_no_statement_is_prepared_behind_a_pooler(
         LocalService(database_url=f"{postgres_url}{parameter}", **settings) as service,
         service.client(user="ana", agent="support", timeout=60.0) as memory,
     ):
-        live(memory)
+        fill_memory(memory)
         for _ in range(3):
             answers(memory)
     assert bool(names) == prepared
@@ -53,7 +53,7 @@ def test_real_pooler_answers_like_a_direct_connection(postgres_url: str) -> None
         behind.client(user="ana", agent="support", timeout=60.0) as memory,
         direct.client(user="ana", agent="support", timeout=60.0) as same,
     ):
-        live(memory)
+        fill_memory(memory)
         assert answers(memory) == answers(same)
 
 
