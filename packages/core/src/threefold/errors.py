@@ -104,7 +104,7 @@ class EmbedderMismatch(ServiceError):
 
 
 class Unavailable(ServiceError):
-    """The service cannot reach its database; nothing was stored."""
+    """The database does not answer. Nothing was stored, unless `details["outcome"]` is "unknown"."""
 
     code, status = "unavailable", 503
 

@@ -210,17 +210,21 @@ class Worker:
         )
 
     async def _settle(self, claim: Claim, outcome: Callable[[Connection], None]) -> None:
-        """Write an outcome down, as soon as the database lets us."""
+        """Store an outcome as soon as the database answers. A worker that stops does not wait for that: the lease
+        runs out by itself."""
         while True:
             try:
                 return await self._service.database.write(claim.owner, outcome, background=True)
             except Unavailable:
+                if self._stopping:
+                    return None
                 await anyio.sleep(POLL_SECONDS)
             except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the other work goes on
                 fields = {"kind": claim.kind, "error": type(error).__name__, "at": _place(error)}
                 return logger.error("task not settled", extra={"fields": fields})
 
     async def _drain(self) -> None:
+        self._stopping = True
         with anyio.move_on_after(GRACE_SECONDS, shield=True):
             while self._running:
                 self._changed = anyio.Event()

@@ -30,7 +30,7 @@ from threefold.contract.common import Cursor, Id, PageLimit
 from threefold_server import administer, archive
 from threefold_server.access import Principal, check_admin
 from threefold_server.http.identity import Caller
-from threefold_server.http.routes import REFUSALS, Open, known_query_only
+from threefold_server.http.routes import LONG, REFUSALS, Open, known_query_only
 
 CHUNK = 65_536
 JSONL = "application/jsonl"
@@ -46,7 +46,7 @@ async def administrator(caller: Caller) -> Principal:
 Admin = Annotated[Principal, Depends(administrator)]
 
 router = APIRouter(
-    prefix="/v1/admin", responses=REFUSALS, dependencies=[Depends(known_query_only), Depends(administrator)]
+    prefix="/v1/admin", responses=REFUSALS, dependencies=[*LONG, Depends(known_query_only), Depends(administrator)]
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import anyio
 from fastapi import APIRouter, Depends, Response
 
 from threefold.contract import Health
@@ -15,6 +16,9 @@ from threefold_server.storage.migrate import check_current
 PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 
 router = APIRouter()
+
+READY_SECONDS = 1.0
+"""For the database to answer a probe; the answer to whoever asks comes within 2 s."""
 
 Open = Annotated[Service, Depends(service_of)]
 
@@ -29,7 +33,11 @@ async def healthz() -> Health:
 async def readyz(service: Open, response: Response) -> Health:
     """The database answers and has the right schema. Models are not asked: without them memory still works."""
     try:
-        await service.database.read("system", check_current)
+        with anyio.fail_after(READY_SECONDS):
+            await service.database.probe("system", check_current, READY_SECONDS)
+    except TimeoutError:
+        response.status_code = 503
+        return Health(status="unavailable", detail="the database did not answer in time")
     except Unavailable as error:
         response.status_code = 503
         return Health(status="unavailable", detail=error.message)

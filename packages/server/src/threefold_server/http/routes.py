@@ -52,6 +52,7 @@ from threefold_server.http.identity import Caller
 from threefold_server.items import run_items
 from threefold_server.recall import recall
 from threefold_server.service import Service
+from threefold_server.storage.deadline import LONG_SECONDS, allowed
 from threefold_server.write import write_turns
 
 MAX_WAIT_SECONDS = 60.0
@@ -70,8 +71,15 @@ async def known_query_only(request: Request) -> None:
         raise InvalidRequest(f"{unknown[0]}: no such query parameter", {"field": unknown[0]})
 
 
+async def takes_long() -> None:
+    """Give the database calls of a route that touches much more time."""
+    allowed.set(LONG_SECONDS)
+
+
 _STATUSES = sorted({error.status for error in ERRORS.values()})
 REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for status in _STATUSES}
+
+LONG = [Depends(takes_long)]
 
 Open = Annotated[Service, Depends(service_of)]
 Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
@@ -102,13 +110,13 @@ async def post_recall(body: RecallRequest, caller: Caller, service: Open) -> Rec
     return await recall(service, caller, body)
 
 
-@router.post("/list")
+@router.post("/list", dependencies=LONG)
 async def post_list(body: ListRequest, caller: Caller, service: Open) -> MemoryPage:
     """Everything visible at a level, a page at a time."""
     return await browse.list_memories(service, caller, body)
 
 
-@router.post("/forget")
+@router.post("/forget", dependencies=LONG)
 async def post_forget(body: ForgetRequest, caller: Caller, service: Open) -> ForgetReceipt:
     """Erase by exactly one selector; the receipt says what went."""
     return await forget(service, caller, body)
@@ -144,7 +152,7 @@ async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: Caller, servi
     return await remember.update_fact(service, caller, fact_id, body)
 
 
-@router.delete("/facts/{fact_id:id}")
+@router.delete("/facts/{fact_id:id}", dependencies=LONG)
 async def remove_fact(
     fact_id: Id, caller: Caller, service: Open, sources: bool = False, in_session: Id | None = None
 ) -> ForgetReceipt:
@@ -197,7 +205,7 @@ async def get_status(session_id: Id, caller: Caller, service: Open) -> SessionSt
     return await browse.session_status(service, caller, session_id)
 
 
-@router.post("/sessions/{session_id:id}/end")
+@router.post("/sessions/{session_id:id}/end", dependencies=LONG)
 async def post_end(
     session_id: Id, caller: Caller, service: Open, wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
 ) -> SessionStatus:
@@ -205,7 +213,7 @@ async def post_end(
     return await end_session(service, caller, session_id, wait)
 
 
-@router.post("/items/batch")
+@router.post("/items/batch", dependencies=LONG)
 async def post_items(body: ItemsRequest, caller: Caller, service: Open) -> ItemsResponse:
     """Operations on the items of a framework's store, all or none."""
     return await run_items(service, caller, body)
@@ -217,13 +225,13 @@ async def post_thread_query(body: QueryCheckpointsRequest, caller: Caller, servi
     return await threads.query(service, caller, body)
 
 
-@router.post("/threads/prune")
+@router.post("/threads/prune", dependencies=LONG)
 async def post_thread_prune(body: PruneThreadsRequest, caller: Caller, service: Open) -> ThreadCounts:
     """Keep the newest checkpoint of each namespace of some threads, or nothing of them."""
     return await threads.prune(service, caller, body)
 
 
-@router.post("/threads/delete_runs")
+@router.post("/threads/delete_runs", dependencies=LONG)
 async def post_delete_runs(body: DeleteRunsRequest, caller: Caller, service: Open) -> ThreadCounts:
     """Delete the checkpoints of some runs."""
     return await threads.delete_runs(service, caller, body)
@@ -247,13 +255,13 @@ async def post_history(thread_id: Id, body: ChannelHistoryRequest, caller: Calle
     return await threads.history(service, caller, thread_id, body)
 
 
-@router.post("/threads/{thread_id:id}/copy")
+@router.post("/threads/{thread_id:id}/copy", dependencies=LONG)
 async def post_thread_copy(thread_id: Id, body: CopyThreadRequest, caller: Caller, service: Open) -> ThreadCounts:
     """Copy the whole history of a thread under another id."""
     return await threads.copy(service, caller, thread_id, body)
 
 
-@router.delete("/threads/{thread_id:id}")
+@router.delete("/threads/{thread_id:id}", dependencies=LONG)
 async def remove_thread(thread_id: Id, caller: Caller, service: Open, scope: DataScope = "user") -> ThreadCounts:
     """Delete a thread; a run that is still at it is refused from then on."""
     return await threads.delete(service, caller, thread_id, scope)

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, TypeVar
 
+import anyio
 from sqlalchemy import Connection, Engine
+
+from threefold_server.storage.deadline import SLACK_SECONDS, not_in_time
 
 T = TypeVar("T")
 
 WRITES_PER_COMMIT = 64
+BUSY_TIMEOUT_MS = 3_000  # for a lock that another process holds; a client waits 5 s for a write
+CLOSE_SECONDS = 10.0
 
 
 class _Write(NamedTuple):
@@ -29,26 +35,31 @@ class _Write(NamedTuple):
 class GroupCommit:
     """Runs functions on the writing connection. The thread starts with the first write and ends with `close`."""
 
-    def __init__(self, engine: Engine, translate: Callable[[], AbstractContextManager[None]]) -> None:
+    def __init__(self, engine: Engine, translate: Callable[[], AbstractContextManager[Any]]) -> None:
         self._engine = engine
         self._translate = translate
         self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    async def run(self, function: Callable[[Connection], T]) -> T:
-        """The function's result, once it is committed. A cancelled caller does not undo a write that has begun."""
+    async def run(self, function: Callable[[Connection], T], seconds: float) -> T:
+        """The function's result, once it is committed. A cancelled caller does not undo a write that has begun.
+
+        Raises `Unavailable` after `seconds`, the wait for other writes included.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="threefold-writer", daemon=True)
             self._thread.start()
         outcome: Future[T] = Future()
         self._waiting.put(_Write(function, outcome))
-        return await asyncio.wrap_future(outcome)
+        with anyio.move_on_after(seconds + SLACK_SECONDS):
+            return await asyncio.wrap_future(outcome)
+        raise not_in_time(unknown=not outcome.cancel())
 
     def close(self) -> None:
-        """Finish what is waiting and end the thread."""
+        """Finish what is waiting and end the thread, unless its disk hangs."""
         if self._thread is not None:
             self._waiting.put(None)
-            self._thread.join()
+            self._thread.join(CLOSE_SECONDS)
             self._thread = None
 
     def _work(self) -> None:
@@ -73,14 +84,27 @@ class GroupCommit:
             with self._translate(), self._engine.connect() as connection:
                 settle = self._transaction(connection, batch)
         except Exception as error:  # noqa: BLE001 - whatever went wrong, each waiting caller has to be told
+            if _is_locked(error):
+                batch += self._all_waiting()  # each would wait as long for the same lock, one batch after the other
             settle = [_refuser(write, error) for write in batch]
         for tell in settle:
             tell()
+
+    def _all_waiting(self) -> list[_Write]:
+        found: list[_Write] = []
+        for _ in range(self._waiting.qsize()):
+            write = self._waiting.get()
+            if write is None:
+                self._waiting.put(None)
+            elif write.outcome.set_running_or_notify_cancel():
+                found.append(write)
+        return found
 
     def _transaction(self, connection: Connection, batch: list[_Write]) -> list[Callable[[], None]]:
         """Run the writes and commit them; what to tell each caller. A write that is alone needs no savepoint."""
         driver: Any = connection.connection.driver_connection
         attempt = _run if len(batch) == 1 else self._attempt
+        driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         driver.execute("BEGIN IMMEDIATE")
         try:
             settle = [attempt(connection, write) for write in batch]
@@ -114,3 +138,9 @@ def _run(connection: Connection, write: _Write) -> Callable[[], None]:
 
 def _refuser(write: _Write, error: BaseException) -> Callable[[], None]:
     return lambda: write.outcome.set_exception(error)
+
+
+def _is_locked(error: BaseException) -> bool:
+    """Whether another process kept its lock for longer than we wait."""
+    causes = (error, error.__cause__, getattr(error.__cause__, "orig", None))
+    return any(getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY for cause in causes)
