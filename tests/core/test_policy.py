@@ -11,7 +11,8 @@ from fixtures.fake_service import Clock
 from threefold import CircuitBreaker, Policy, Stats
 from threefold.contract import StorePolicy, Turn
 from threefold.errors import ERRORS, CircuitOpen, NotFound, ThreefoldError, Unreachable
-from threefold.policy import TAIL_CHARS, Tails, middle_cut
+from threefold.graphemes import middle_cut
+from threefold.policy import TAIL_CHARS, Tails
 from threefold.spool import SessionKey
 
 KEY = SessionKey("origin", "ann", "bot", "s")

@@ -27,7 +27,7 @@ from threefold import TurnIn
 from threefold.calls import id_or_hash, id_or_none, turn_in
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Turn
 from threefold.contract.common import clean_text
-from threefold.policy import middle_cut
+from threefold.graphemes import middle_cut
 from threefold.session import without_recalled
 from threefold.tools import TOOLS
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from threefold.contract import ForgetReceipt, Memory, MemoryPage, RecallResponse, SessionStatus, WriteResponse
 from threefold.errors import InvalidRequest, ThreefoldError
-from threefold.policy import is_refusal, middle_cut
+from threefold.graphemes import middle_cut
+from threefold.policy import is_refusal
 from threefold.render import FENCE_CLOSE, FENCE_OPEN, PREFACE, join_block, memory_line, unfenced
 from threefold.session import REFUSED, SERVICE_DOWN
 

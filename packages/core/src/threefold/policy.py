@@ -14,6 +14,7 @@ from typing import Literal
 from threefold.bounded import Bounded
 from threefold.contract import StorePolicy, Turn, WhoAmI
 from threefold.errors import CircuitOpen, NotFound, ServiceError, ThreefoldError, Unavailable, Unreachable
+from threefold.graphemes import middle_cut
 from threefold.spool import Entry, MemorySpool, SessionKey, Spool, Stamps
 from threefold.turn_groups import group_turns, newest_user_turn
 
@@ -241,14 +242,6 @@ class Policy:
 def is_refusal(error: ThreefoldError) -> bool:
     """True where the caller has to change; everything else is an outage."""
     return isinstance(error, ServiceError) and error.refusal
-
-
-def middle_cut(text: str, limit: int) -> str:
-    """Head and tail of a text that is too long, with a mark between."""
-    if len(text) <= limit:
-        return text
-    half = (limit - 3) // 2
-    return f"{text[:half]}\n…\n{text[-half:]}"
 
 
 def shortened(turn: Turn) -> Turn:

@@ -28,7 +28,8 @@ from threefold.contract import (
 )
 from threefold.contract.common import clean_text
 from threefold.errors import InvalidRequest, ThreefoldError
-from threefold.policy import OUTAGE, FailureMode, Policy, Stats, is_refusal, middle_cut
+from threefold.graphemes import middle_cut
+from threefold.policy import OUTAGE, FailureMode, Policy, Stats, is_refusal
 from threefold.render import FENCE_MARK, join_block, strip_block, turn_line
 from threefold.spool import Entry, SessionKey
 from threefold.turn_groups import fit_window

@@ -25,8 +25,8 @@ from threefold import (
 from threefold.answers import recalled_text
 from threefold.calls import RecallOptions, TurnLike, UpdateOptions, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, Level, RecallResponse, Role, Visibility
+from threefold.graphemes import middle_cut
 from threefold.identity import Identity
-from threefold.policy import middle_cut
 from threefold.render import block_beside
 from threefold.session import fitting_query
 from threefold_crewai import copies

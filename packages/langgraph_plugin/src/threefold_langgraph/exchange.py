@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCa
 from threefold import TurnIn, calls
 from threefold.calls import id_or_hash, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS
-from threefold.policy import middle_cut
+from threefold.graphemes import middle_cut
 from threefold.tools import TOOLS
 
 MEDIA = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document", "media"})

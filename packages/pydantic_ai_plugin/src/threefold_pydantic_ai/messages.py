@@ -41,7 +41,7 @@ from threefold import strip_block
 from threefold.calls import TurnLike, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Role, Turn
 from threefold.contract.common import TurnKind
-from threefold.policy import middle_cut
+from threefold.graphemes import middle_cut
 from threefold.tools import TOOLS
 
 Part = ModelRequestPart | ModelResponsePart

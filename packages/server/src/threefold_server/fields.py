@@ -16,6 +16,7 @@ from math import prod
 from typing import Any, cast
 
 from threefold.errors import InvalidRequest
+from threefold.graphemes import head
 from threefold_server.indexing import own_words
 from threefold_server.models.passages import MAX_PASSAGES, split_passages, spread
 from threefold_server.redaction import Redact
@@ -166,7 +167,7 @@ def _of_list(items: list[Any], step: Step) -> Iterator[Any]:
 
 
 def _shown(path: str) -> str:
-    return repr(path if len(path) <= 60 else f"{path[:60]}…")
+    return repr(path if len(path) <= 60 else f"{head(path, 60)}…")
 
 
 def _at_most(count: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from threefold.graphemes import head
 from threefold_server.models.ports import DigestTurn
 from threefold_server.models.sentences import pack, sentences
 
@@ -18,7 +19,7 @@ _BULLET = re.compile(r"^(?:[-*•–>#]+|\d{1,2}[.)])\s+")
 
 def label(turn: DigestTurn) -> str:
     """Who spoke, as a line names it. ": " ends the speaker, so that none can pose as another."""
-    speaker = " ".join(turn.speaker.split()).replace(": ", " ")[:MAX_SPEAKER_CHARS] or turn.role
+    speaker = head(" ".join(turn.speaker.split()).replace(": ", " "), MAX_SPEAKER_CHARS) or turn.role
     return speaker + TOOL if turn.role == "tool" else speaker
 
 

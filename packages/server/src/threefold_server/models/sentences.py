@@ -1,9 +1,11 @@
-"""Cutting text at sentence ends, else at white space, else anywhere: shared by passages and digests."""
+"""Cutting text at sentence ends, else at white space, else between two characters as readers see them."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+
+from threefold.graphemes import boundary_after
 
 Ends = Callable[[str], Iterator[int]]
 
@@ -47,8 +49,10 @@ def _pack(text: str, limit: int, measure: Callable[[str], int], boundaries: tupl
 def _slices(text: str, ends: Iterator[int]) -> Iterator[str]:
     start = 0
     for end in ends:
-        yield text[start:end]
-        start = end
+        safe = boundary_after(text, end)
+        if safe > start:
+            yield text[start:safe]
+            start = safe
     if start < len(text):
         yield text[start:]
 

@@ -7,6 +7,7 @@ import threading
 from functools import cache
 from typing import TYPE_CHECKING
 
+from threefold.graphemes import boundary_after, boundary_before
 from threefold_server.models.packaged import read_packaged
 
 if TYPE_CHECKING:
@@ -33,14 +34,14 @@ def head_and_tail(text: str, budget: int) -> str:
     room = budget - count_tokens(mark)
     if room < 2:
         return "…" if budget >= count_tokens("…") else ""
-    return _fit(tokens, mark, room, budget)
+    return _fit(text, tokens, mark, room, budget)
 
 
-def _fit(tokens: list[int], mark: str, room: int, budget: int) -> str:
+def _fit(text: str, tokens: list[int], mark: str, room: int, budget: int) -> str:
     """Return head, mark and tail; cut text can count a token or two more than its pieces did, so check."""
     while True:
-        head = _decode(tokens[: (room + 1) // 2])
-        tail = _decode(tokens[len(tokens) - room // 2 :])
+        head = text[: boundary_before(text, len(_decode(tokens[: (room + 1) // 2])))]
+        tail = text[boundary_after(text, len(text) - len(_decode(tokens[len(tokens) - room // 2 :]))) :]
         excess = count_tokens(head + mark + tail) - budget
         if excess <= 0:
             return head + mark + tail
