@@ -34,7 +34,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 READERS = [Reader(*who) for who in product(USERS, AGENTS, CEILINGS, (None, *SESSIONS))]
 
 
-class House:
+class PopulatedService:
     """A service in mode `keys` with one memory of each kind in every place, and the ids of the items."""
 
     def __init__(self, service: LocalService, database_url: str, stack: ExitStack) -> None:
@@ -89,54 +89,54 @@ class House:
 
 
 @pytest.fixture
-def house(database_url: str) -> Iterator[House]:
+def populated(database_url: str) -> Iterator[PopulatedService]:
     settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "tier_deadline": 30}
     with (
         LocalService(database_url=database_url, embedder="hash", **settings) as service,
         ExitStack() as stack,
     ):
-        yield House(service, database_url, stack)
+        yield PopulatedService(service, database_url, stack)
 
 
-def test_every_operation_agrees_with_the_model(house: House) -> None:
+def test_every_operation_agrees_with_the_model(populated: PopulatedService) -> None:
     """One populated service for all checks, because populating it takes longer than the checks."""
     for reader, level in product(READERS, (None, "session", "agent", "user", "store")):
-        check_recall_and_list(house, reader, level)
+        check_recall_and_list(populated, reader, level)
     for reader in READERS:
-        check_session_tiers(house, reader)
+        check_session_tiers(populated, reader)
     for reader in [reader for reader in READERS if reader.session is None]:
-        check_by_id(house, reader)
-        check_forget(house, reader)
-        check_forget_by_source(house, reader)
-        check_items(house, reader)
-        check_threads(house, reader)
+        check_by_id(populated, reader)
+        check_forget(populated, reader)
+        check_forget_by_source(populated, reader)
+        check_items(populated, reader)
+        check_threads(populated, reader)
 
 
-def check_recall_and_list(house: House, reader: Reader, level: Any) -> None:
-    client = house.client(reader)
+def check_recall_and_list(populated: PopulatedService, reader: Reader, level: Any) -> None:
+    client = populated.client(reader)
     if reader.refused(level):
         with pytest.raises(InvalidRequest if level in (None, "session") else Forbidden):
             client.recall("kumquat", level=level, session_id=reader.session)
         with pytest.raises(InvalidRequest if level in (None, "session") else Forbidden):
             client.list(level=level, session_id=reader.session)
         return
-    expected = house.seen(reader, level)
+    expected = populated.seen(reader, level)
     recalled = client.recall(
         "kumquat", level=level, session_id=reader.session, include=["long_term"], top_k=1_000, token_budget=100_000
     )
     assert {memory.id for memory in recalled.facts} == expected, (reader, level)
     listed = client.list(level=level, session_id=reader.session, limit=1_000).items
     assert {memory.id for memory in listed} == expected, (reader, level)
-    shown = {house.ids[key] for key in expected}
-    for item in house.ids.values():
+    shown = {populated.ids[key] for key in expected}
+    for item in populated.ids.values():
         place = f"{item.user} {item.agent} {item.session} {item.visibility}"
         assert (f"{item.kind.replace('episode', 'turn')} of {place}" in recalled.block) == (item in shown)
 
 
-def check_session_tiers(house: House, reader: Reader) -> None:
+def check_session_tiers(populated: PopulatedService, reader: Reader) -> None:
     """Check that window, turns, sessions and status contain only the reader's own session, at every ceiling."""
-    client = house.client(reader)
-    own = [item for item in house.ids.values() if item.kind == "episode" and reader.erases(item, "agent")]
+    client = populated.client(reader)
+    own = [item for item in populated.ids.values() if item.kind == "episode" and reader.erases(item, "agent")]
     if reader.ceiling == "session":
         with pytest.raises(Forbidden):
             client.sessions()
@@ -154,8 +154,8 @@ def check_session_tiers(house: House, reader: Reader) -> None:
         client.turns("s-unknown")
 
 
-def check_by_id(house: House, reader: Reader) -> None:
-    client = house.client(reader)
+def check_by_id(populated: PopulatedService, reader: Reader) -> None:
+    client = populated.client(reader)
     verbs: list[Callable[[str], object]] = [
         client.get_fact,
         client.fact_history,
@@ -163,7 +163,7 @@ def check_by_id(house: House, reader: Reader) -> None:
         client.delete_fact,
         lambda key: client.update_fact(key, text="planted"),
     ]
-    facts = [(key, item) for key, item in house.ids.items() if item.kind == "fact"]
+    facts = [(key, item) for key, item in populated.ids.items() if item.kind == "fact"]
     for (key, item), verb in zip(facts, cycle(verbs), strict=False):
         if reader.manages(item):
             assert client.update_fact(key, pinned=False).id == key
@@ -172,15 +172,15 @@ def check_by_id(house: House, reader: Reader) -> None:
                 verb(key)
 
 
-def check_forget(house: House, reader: Reader) -> None:
-    client = house.client(reader)
-    counts = client.forget(fact_ids=list(house.ids), dry_run=True).counts
-    assert counts["facts"] == sum(reader.manages(item) for item in house.ids.values() if item.kind == "fact")
-    mine = [item for item in house.ids.values() if item.kind == "episode" and reader.erases(item, reader.ceiling)]
+def check_forget(populated: PopulatedService, reader: Reader) -> None:
+    client = populated.client(reader)
+    counts = client.forget(fact_ids=list(populated.ids), dry_run=True).counts
+    assert counts["facts"] == sum(reader.manages(item) for item in populated.ids.values() if item.kind == "fact")
+    mine = [item for item in populated.ids.values() if item.kind == "episode" and reader.erases(item, reader.ceiling)]
     assert counts["turns"] == len(mine), reader
     for session in SESSIONS:
         counts = client.forget(session_id=session, dry_run=True).counts
-        own = [item for item in house.ids.values() if reader.erases(item, "agent") and item.session == session]
+        own = [item for item in populated.ids.values() if reader.erases(item, "agent") and item.session == session]
         assert counts["turns"] + counts["facts"] == len(own)
     for level in ("agent", "user"):
         if reader.refused(level):
@@ -188,14 +188,14 @@ def check_forget(house: House, reader: Reader) -> None:
                 client.forget(level=level, dry_run=True)
             continue
         counts = client.forget(level=level, dry_run=True).counts
-        assert counts["turns"] + counts["facts"] == sum(reader.erases(item, level) for item in house.ids.values())
-        held = [item for item in house.held if reader.erases(item, level)]
+        assert counts["turns"] + counts["facts"] == sum(reader.erases(item, level) for item in populated.ids.values())
+        held = [item for item in populated.held if reader.erases(item, level)]
         assert counts["items"] == sum(item.kind == "item" for item in held)
         assert counts["threads"] == sum(item.kind == "thread" for item in held)
 
 
-def check_forget_by_source(house: House, reader: Reader) -> None:
-    client = house.client(reader)
+def check_forget_by_source(populated: PopulatedService, reader: Reader) -> None:
+    client = populated.client(reader)
     for (kind, name), since in product(SOURCES, (None, LONG_AGO)):
         selector: dict[str, Any] = {"source": {"kind": kind, "name": name}, "since": since}
         if not reader.may_forget_source(kind, name):
@@ -204,17 +204,17 @@ def check_forget_by_source(house: House, reader: Reader) -> None:
                     client.forget(**selector, dry_run=dry_run)
             continue
         counts = client.forget(**selector, dry_run=True).counts
-        gone = [item for item in house.ids.values() if reader.erases_source(item, kind, name)]
+        gone = [item for item in populated.ids.values() if reader.erases_source(item, kind, name)]
         assert counts["turns"] + counts["facts"] == len(gone), (reader, kind, name, since)
-        held = [item for item in house.held if reader.erases_source(item, kind, name)]
+        held = [item for item in populated.held if reader.erases_source(item, kind, name)]
         assert counts["items"] == sum(item.kind == "item" for item in held), (reader, kind, name, since)
         threads = 0 if since is not None else sum(item.kind == "thread" for item in held)
         assert counts["threads"] == threads, (reader, kind, name, since)
 
 
-def check_items(house: House, reader: Reader) -> None:
+def check_items(populated: PopulatedService, reader: Reader) -> None:
     """Check items of both scopes. They have no session, so ceiling `session` reads and writes none."""
-    client = house.client(reader)
+    client = populated.client(reader)
     place: dict[str, Any] = {"namespace": ["likes", f"{reader.user}"], "key": reader.agent}
     reads: list[dict[str, Any]] = [
         {"op": "get", **place},
@@ -229,23 +229,25 @@ def check_items(house: House, reader: Reader) -> None:
             with pytest.raises(Forbidden):
                 client.items_batch([op], scope=scope)
         return
-    own = {f"{item.user} {item.agent}" for item in house.held if item.kind == "item" and reader.holds(item)}
+    own = {f"{item.user} {item.agent}" for item in populated.held if item.kind == "item" and reader.holds(item)}
     one, *found, named = client.items_batch(reads).results
     assert one.item is not None
     assert {item.value["of"] for item in [one.item, *found[0].items, *found[1].items]} == own
     assert named.namespaces == [place["namespace"]]
-    others = [{"op": "get", "namespace": ["likes", f"{item.user}"], "key": item.agent} for item in house.held]
-    mine = [item for item in house.held if reader.holds(item)]
+    others = [{"op": "get", "namespace": ["likes", f"{item.user}"], "key": item.agent} for item in populated.held]
+    mine = [item for item in populated.held if reader.holds(item)]
     results = client.items_batch(others).results
     assert sum(result.item is not None for result in results) == len(mine)
     for_all = client.items_batch(reads, scope="agent").results
     assert all(result.item is None and not result.items and not result.namespaces for result in for_all)
 
 
-def check_threads(house: House, reader: Reader) -> None:
+def check_threads(populated: PopulatedService, reader: Reader) -> None:
     """Check that a named thread is readable like its session, and that listing threads is across sessions."""
-    threads = house.client(reader).threads
-    own = {item.session: f"{item.user} {item.agent} {item.session}" for item in house.held if thread_of(reader, item)}
+    threads = populated.client(reader).threads
+    own = {
+        item.session: f"{item.user} {item.agent} {item.session}" for item in populated.held if thread_of(reader, item)
+    }
     for session in SESSIONS:
         [found] = threads.query(QueryCheckpointsRequest(thread_id=session)).checkpoints
         assert (found.thread_id, found.checkpoint_id) == (session, own[session])
