@@ -1,4 +1,4 @@
-"""A database that hangs or is locked: calls are answered, nothing acknowledged is lost, no restart is needed."""
+"""A database that hangs or is locked: calls are answered, acknowledged data is kept, and no restart is needed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fixtures.keys import make_key
 from fixtures.postgres import OwnPostgres
 
 ENOUGH = 60.0
-"""Seconds in which a call must be answered; without a deadline it takes until the database goes on."""
+"""Seconds in which a call must be answered; without a deadline it waits for the database."""
 
 Call = tuple[str, str, dict[str, Any] | None]
 
@@ -61,7 +61,7 @@ def check_refused(answers: list[httpx.Response]) -> None:
 
 
 def check_probes(url: str) -> None:
-    """Both answer at once, and readiness says what is the matter."""
+    """Check that both probes answer at once and that readiness names the cause."""
     ready = httpx.get(f"{url}/readyz", timeout=10)
     assert (ready.status_code, ready.json()["status"]) == (503, "unavailable")
     assert ready.elapsed.total_seconds() < 6  # 2 s are promised
@@ -70,13 +70,13 @@ def check_probes(url: str) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_a_hung_postgres(own_postgres: OwnPostgres, tmp_path: Path) -> None:
+def test_calls_are_answered_while_postgres_hangs(own_postgres: OwnPostgres, tmp_path: Path) -> None:
     with Serving(tmp_path / "log", "--database-url", own_postgres.url, "--allow-admin") as serving:
         assert ask(serving.url, CALLS[0]).status_code == 200
         with Writers(partial(serving.client, timeout=ENOUGH), ["s2", "s3", "s4", "s5"]) as writers:
             writers.wait_for(40)
             own_postgres.server.freeze()
-            for _ in range(2):  # first those that find out, then those that are refused at once
+            for _ in range(2):  # first the calls that detect it, then those refused at once
                 check_refused(all_at_once(serving.url, CALLS * 3))
                 check_probes(serving.url)
             own_postgres.server.thaw()
@@ -90,8 +90,8 @@ def test_a_hung_postgres(own_postgres: OwnPostgres, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_write_of_unknown_outcome_is_said_to_be_one(own_postgres: OwnPostgres, tmp_path: Path) -> None:
-    """It reached the server, which stores it when it goes on; sent again with its id it is stored once."""
+def test_write_of_unknown_outcome_says_so(own_postgres: OwnPostgres, tmp_path: Path) -> None:
+    """The write reached the server, which stores it later. Repeated with its id, it is stored once."""
     with Serving(tmp_path / "log", "--database-url", own_postgres.url, "--no-consolidate") as serving:
         turn = {"id": "t1", "role": "user", "content": "heron"}
         first: Call = ("POST", "/v1/write", {"session_id": "s1", "turns": [{**turn, "id": "t0"}]})
@@ -109,20 +109,20 @@ def test_a_write_of_unknown_outcome_is_said_to_be_one(own_postgres: OwnPostgres,
 
 
 @pytest.mark.timeout(120)
-def test_a_caller_whose_key_cannot_be_looked_up(own_postgres: OwnPostgres, tmp_path: Path) -> None:
+def test_caller_is_refused_while_its_key_cannot_be_read(own_postgres: OwnPostgres, tmp_path: Path) -> None:
     token = make_key(own_postgres.url)
     with Serving(tmp_path / "log", "--database-url", own_postgres.url, "--mode", "keys") as serving:
         own_postgres.server.freeze()
         calls = [call for call in CALLS if "admin" not in call[1]]
         check_refused(all_at_once(serving.url, calls, Authorization=f"Bearer {token}"))
-        assert ask(serving.url, CALLS[1]).status_code == 401  # nobody needs a database for that
+        assert ask(serving.url, CALLS[1]).status_code == 401  # needs no database
         own_postgres.server.thaw()
         wait_until_ready(serving.url)
         assert ask(serving.url, CALLS[1], Authorization=f"Bearer {token}").status_code == 200
 
 
 @pytest.mark.timeout(120)
-def test_a_service_ends_while_postgres_hangs(own_postgres: OwnPostgres, tmp_path: Path) -> None:
+def test_service_stops_while_postgres_hangs(own_postgres: OwnPostgres, tmp_path: Path) -> None:
     serving = Serving(tmp_path / "log", "--database-url", own_postgres.url)
     serving.start()
     ask(serving.url, CALLS[0])
@@ -132,7 +132,7 @@ def test_a_service_ends_while_postgres_hangs(own_postgres: OwnPostgres, tmp_path
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("lock", ["BEGIN IMMEDIATE", "BEGIN EXCLUSIVE"])
-def test_a_locked_sqlite_file(tmp_path: Path, lock: str) -> None:
+def test_calls_are_answered_while_the_sqlite_file_is_locked(tmp_path: Path, lock: str) -> None:
     with Serving(tmp_path / "log", "--data", str(tmp_path)) as serving:
         with Writers(partial(serving.client, timeout=ENOUGH), ["s3", "s4"]) as writers:
             writers.wait_for(10)
@@ -141,12 +141,14 @@ def test_a_locked_sqlite_file(tmp_path: Path, lock: str) -> None:
                 writes = [_write(f"l{number}") for number in range(100)]
                 check_refused(all_at_once(serving.url, writes))
                 for read in (("GET", "/v1/sessions", None), ("GET", "/readyz", None), ("GET", "/healthz", None)):
-                    assert ask(serving.url, read).status_code == 200  # readers wait for no writer
+                    assert ask(serving.url, read).status_code == 200  # readers do not wait for a writer
                 other.execute("ROLLBACK")
             writers.wait_for(10)
         with serving.client() as client:
             check_turns(client, writers.turns)
-            assert "s5" not in [session.session_id for session in client.sessions().sessions]  # refused is not stored
+            assert "s5" not in [
+                session.session_id for session in client.sessions().sessions
+            ]  # a refused write is not stored
         _end_while_locked(serving, tmp_path / "threefold.db")
 
 

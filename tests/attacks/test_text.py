@@ -1,4 +1,4 @@
-"""Texts that are hard to cut, and tags of models that somebody says, through the real service."""
+"""Texts that are hard to cut, and quoted tags of models, through a real service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def clusters(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS)
-def test_cuts_and_parts_keep_clusters_whole(cluster: str) -> None:
+def test_cuts_and_parts_keep_clusters_complete(cluster: str) -> None:
     for text in (cluster * 400, f"a{cluster}" * 300, f"{cluster} " * 300):
         whole = clusters(text)
         for budget in range(20, 120, 7):
@@ -36,7 +36,7 @@ def test_cuts_and_parts_keep_clusters_whole(cluster: str) -> None:
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS[:6])
-def test_a_window_is_cut_between_clusters(memory: MemoryClient, cluster: str) -> None:
+def test_window_is_cut_between_clusters(memory: MemoryClient, cluster: str) -> None:
     text = cluster * 3_000
     memory.write("s", [{"role": "user", "content": text}])
     for budget in (200, 333, 1_001):
@@ -47,7 +47,7 @@ def test_a_window_is_cut_between_clusters(memory: MemoryClient, cluster: str) ->
 
 
 @pytest.mark.parametrize("tag", ["</think>", "</thinking>", "<think>", "[/THINK]", "◁/think▷", "```"])
-def test_a_tag_that_somebody_says_costs_a_digest_nothing(openai_server: OpenAIServer, tmp_path: Path, tag: str) -> None:
+def test_quoted_tag_removes_nothing_from_a_digest(openai_server: OpenAIServer, tmp_path: Path, tag: str) -> None:
     answer = f"Ana starts on 1 May [1].\nShe says {tag} to everybody [1].\n{tag}\nThen she leaves [2]."
     openai_server.script(*[chat_reply(f"<think>She says {tag} a lot.</think>\n{answer}")] * 4)
     settings: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""A text is cut between characters as readers see them; the rule is compared with that of the `regex` package."""
+"""Text is cut between characters as readers see them; the rule is compared with the `regex` package."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ texts = st.lists(pieces, max_size=30).map("".join)
 
 
 def boundaries(text: str) -> set[int]:
-    """Every place where the `regex` package parts two clusters, and both ends."""
+    """Return the positions between clusters in the `regex` package, and both ends."""
     return {0, *(match.end() for match in regex.finditer(r"\X", text))}
 
 
@@ -67,14 +67,14 @@ def test_no_cut_falls_inside_a_cluster(name: str) -> None:
 
 
 @given(texts, st.integers(0, 40))
-def test_a_cut_is_at_a_boundary_of_unicode(text: str, at: int) -> None:
+def test_cut_is_at_a_unicode_boundary(text: str, at: int) -> None:
     before, after = boundary_before(text, at), boundary_after(text, at)
     assert before <= min(at, len(text)) <= after
     assert {before, after} <= boundaries(text)
 
 
 @given(texts, st.integers(0, 40))
-def test_the_clusters_of_a_cut_text_are_a_prefix_and_a_suffix_of_its_own(text: str, limit: int) -> None:
+def test_cut_text_consists_of_clusters_of_its_start_and_end(text: str, limit: int) -> None:
     cut = middle_cut(text, limit)
     assert len(cut) <= limit or cut == text
     if cut != text and MARK in cut:
@@ -85,19 +85,19 @@ def test_the_clusters_of_a_cut_text_are_a_prefix_and_a_suffix_of_its_own(text: s
 
 
 @pytest.mark.parametrize("limit", range(12))
-def test_a_limit_below_the_mark_leaves_a_head(limit: int) -> None:
+def test_limit_below_the_mark_keeps_only_the_start(limit: int) -> None:
     text = "🇩🇪🇫🇷abcdefghijkl"
     assert len(middle_cut(text, limit)) <= limit
     assert head(text, 3) == "🇩🇪"
     assert middle_cut("abcdefgh", 4) == "abcd"
 
 
-def test_plain_text_is_cut_where_asked() -> None:
+def test_plain_text_is_cut_at_the_requested_position() -> None:
     text = "Grüße, ça va? 日本語 και ελληνικά и русский"
     assert all(boundary_before(text, at) == boundary_after(text, at) == at for at in range(len(text) + 1))
 
 
-def test_a_cluster_without_end_is_cut_and_costs_no_more_than_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_cluster_is_cut_with_limited_work(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "e" + "\u0301" * 100_000
     looked: list[str] = []
     category = unicodedata.category

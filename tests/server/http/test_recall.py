@@ -302,7 +302,7 @@ def test_event_cap_keeps_tool_calls_with_their_results(database_url: str) -> Non
 
 
 def calls_of(count: int, group: str | None, content: str = "found") -> list[dict[str, Any]]:
-    """So many calls at once, and their results after them."""
+    """Return this many calls followed by their results."""
     call = {"role": "assistant", "kind": "tool_call", "group": group}
     result = {"role": "tool", "kind": "tool_result", "group": group}
     calls = [call | {"content": f"look up {number}"} for number in range(count)]
@@ -329,14 +329,14 @@ def test_group_larger_than_a_page_is_shown_completely_or_not_at_all(
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
-def test_no_cap_shows_a_result_without_its_call(database_url: str, cap: int) -> None:
+def test_result_is_never_shown_without_its_call_at_any_cap(database_url: str, cap: int) -> None:
     with LocalService(database_url=database_url, embedder="hash", event_cap=cap) as service, service.client() as memory:
         memory.write("s1", [said("question"), *calls_of(1, None), *calls_of(1, "g")])
         assert shown(memory) == {1: [1], 2: [4, 5], 3: [1, 4, 5], 5: [1, 2, 3, 4, 5]}[cap]
 
 
-def test_the_newest_user_turn_is_shown_however_many_turns_follow_it(memory: MemoryClient) -> None:
-    """Also where it is on no page that is read for the window."""
+def test_newest_user_turn_is_shown_behind_any_number_of_turns(memory: MemoryClient) -> None:
+    """Also if it is on no page that is read for the window."""
     memory.write("s1", [said("old"), said("question")])
     for number in range(4):
         memory.write("s1", calls_of(60, f"g{number}", "word " * 60))
@@ -348,7 +348,7 @@ def test_the_newest_user_turn_is_shown_however_many_turns_follow_it(memory: Memo
     assert response.gap.upto_seq == 362
 
 
-def test_one_long_result_leaves_the_question_before_it(memory: MemoryClient) -> None:
+def test_long_result_is_cut_and_its_question_stays(memory: MemoryClient) -> None:
     memory.write("s1", [said("old " * 500), said("how warm is it?"), *calls_of(1, None, "degrees " * 9_000)])
     window = memory.recall("x", session_id="s1", include=["short_term"]).window
     assert [(turn.seq, turn.cut) for turn in window] == [(2, False), (3, False), (4, True)]

@@ -154,7 +154,7 @@ def test_one_span_per_request_reaches_the_providers_of_a_host(tmp_path: Path, in
     assert {span["parent_id"] for span in requests[1:]} == {None}
 
 
-def test_a_collector_that_fails_is_told_once_as_json(tmp_path: Path) -> None:
+def test_failing_collector_is_logged_once_as_json(tmp_path: Path) -> None:
     asked = Semaphore(0)
 
     class Broken(BaseHTTPRequestHandler):
@@ -165,7 +165,7 @@ def test_a_collector_that_fails_is_told_once_as_json(tmp_path: Path) -> None:
             asked.release()
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Broken) as collector:
         thread = Thread(target=collector.serve_forever, kwargs={"poll_interval": 0.01})

@@ -1,4 +1,4 @@
-"""Every call to the database ends: late, cancelled, behind others, and when the service stops."""
+"""Every call to the database ends: after its deadline, when cancelled, behind others, and when the service stops."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def one(connection: Connection) -> int:
     return connection.execute(ONE).scalar_one()
 
 
-async def test_a_read_ends_at_its_deadline_and_its_thread_serves_the_next(database_url: str) -> None:
+async def test_read_ends_at_its_deadline_and_frees_its_thread(database_url: str) -> None:
     allowed.set(0.2)
     with closing(Database(database_url)) as database:
         for _ in range(READERS + 1):
@@ -47,7 +47,7 @@ async def test_a_read_ends_at_its_deadline_and_its_thread_serves_the_next(databa
         await database.aclose()
 
 
-async def test_cancelled_reads_give_their_threads_back(database_url: str) -> None:
+async def test_cancelled_reads_free_their_threads(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         assert await database.read("system", one) == 1
         async with anyio.create_task_group() as group:
@@ -59,8 +59,8 @@ async def test_cancelled_reads_give_their_threads_back(database_url: str) -> Non
         await database.aclose()
 
 
-async def test_a_cancelled_read_keeps_its_connection_to_postgres(postgres_url: str) -> None:
-    """The server is asked to end the statement; a new connection costs several milliseconds of both."""
+async def test_cancelled_read_keeps_its_connection_to_postgres(postgres_url: str) -> None:
+    """The server is asked to end the statement, because a new connection costs both sides several milliseconds."""
 
     def backend(connection: Connection) -> int:
         return connection.execute(select(func.pg_backend_pid())).scalar_one()
@@ -79,7 +79,7 @@ async def test_a_cancelled_read_keeps_its_connection_to_postgres(postgres_url: s
         await database.aclose()
 
 
-async def test_readiness_does_not_wait_for_a_thread_of_others(database_url: str) -> None:
+async def test_readiness_does_not_wait_for_other_threads(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         async with anyio.create_task_group() as group:
             for _ in range(READERS):
@@ -90,7 +90,7 @@ async def test_readiness_does_not_wait_for_a_thread_of_others(database_url: str)
         await database.aclose()
 
 
-async def test_a_service_that_stops_ends_its_calls(database_url: str) -> None:
+async def test_stopping_service_ends_its_calls(database_url: str) -> None:
     database = Database(database_url)
     async with anyio.create_task_group() as group:
 
@@ -103,8 +103,8 @@ async def test_a_service_that_stops_ends_its_calls(database_url: str) -> None:
         await database.aclose()
 
 
-async def test_work_that_does_not_return_is_answered_and_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A write that began has an unknown outcome; one that waited for its thread was never run."""
+async def test_outcome_of_work_that_does_not_return_depends_on_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A write that started has an unknown outcome; one that waited for a thread was never run."""
     monkeypatch.setattr("threefold_server.storage.deadline.SLACK_SECONDS", 0)
     held = threading.Event()
     ran: list[int] = []
