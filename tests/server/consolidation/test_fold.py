@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 import anyio.from_thread
+import anyio.lowlevel
 import pytest
 from sqlalchemy import Connection
 
@@ -240,13 +241,13 @@ async def test_turns_written_at_the_end_of_a_fold_schedule_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.write("s1", *map(said, range(12)))
-    look = folding.backlog
+    look, loop = folding.backlog, anyio.lowlevel.current_token()
 
     def write_after_the_last_look(connection: Connection, owner: UUID, session: UUID) -> folding.Backlog:
         found = look(connection, owner, session)
         if found.digest is not None:
             monkeypatch.undo()
-            anyio.from_thread.run(world.write, "s1", *map(said, range(12, 24)))
+            anyio.from_thread.run(world.write, "s1", *map(said, range(12, 24)), token=loop)
         return found
 
     monkeypatch.setattr(folding, "backlog", write_after_the_last_look)
