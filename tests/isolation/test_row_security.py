@@ -47,7 +47,8 @@ SET_SCOPE = "SELECT set_config('threefold.owner', %(owner)s, true), set_config('
 CROSS_OWNERS = {"system", "system_audit", "system_owners", "system_rename", "archive", "audit", "transfer"}
 """Modules for system work, which other tests cover, and for administrators."""
 WITHOUT_OWNERS = {
-    *("database", "erasures", "group_commit", "keys", "migrate", "prepared", "purge", "row_security", "upgrade"),
+    *("database", "erasures", "group_commit", "keys", "log_files", "migrate", "prepared", "purge", "row_security"),
+    *("statistics", "upgrade"),
 }
 """Modules whose functions read no memory, or are used by other modules."""
 

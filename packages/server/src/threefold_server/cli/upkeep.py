@@ -63,17 +63,23 @@ def purge(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     compact: Annotated[bool, typer.Option("--compact", help="On SQLite: give free space back, too.")] = False,
 ) -> None:
-    """Clear what was forgotten out of the database's files. Backups and archived logs are not reached."""
+    """Clear what was forgotten out of the database's files. Backups and archived logs are not reached.
+
+    The answer names what may still hold it, and until when.
+    """
     check_exists(settings)
     if not settings.embedded:
         say("Postgres rewrites every table (VACUUM FULL). Requests wait meanwhile, and it needs as much free space.")
         if not yes:
             confirm("Go on?")
     with open_database(settings) as database:
-        held = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
-    if held:
+        done = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
+    if done.held:
         raise Failed("not purged: an open transaction still holds what was erased; end it and purge again")
-    say("Purged: the files hold nothing that was forgotten.")
+    say(f"Purged: nothing that was forgotten is in {', '.join(done.cleared)}.")
+    for part in done.remains:
+        say(f"May still hold it: {part}.")
+    say("Not reached: backups, archived logs, replicas, and log files of the database server.")
 
 
 def _run(settings: Settings, work: Callable[[Service, Progress], Awaitable[None]], *, claim: bool = True) -> None:

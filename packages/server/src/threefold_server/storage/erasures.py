@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from uuid import UUID
 
-from sqlalchemy import Connection, bindparam, delete, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.sessions import upsert
@@ -85,21 +85,33 @@ _PURGE = "purge_needed_since"
 
 
 def purge_needed(connection: Connection, now: int) -> None:
-    """Note, on Postgres, that dead rows still lie in its files until `threefold purge` has run."""
+    """Note, on Postgres, that dead rows still lie in its files until `threefold purge` has run.
+
+    The mark is the time of the oldest such forget, then a token of the newest one. To be called last in a transaction:
+    the row stays locked until it ends.
+    """
     if connection.dialect.name == "postgresql":
-        row = {"name": _PURGE, "value": str(now)}
-        connection.execute(upsert(connection, store).values(row).on_conflict_do_nothing())
+        row = {"name": _PURGE, "value": f"{now}:{secrets.token_hex(8)}"}
+        statement = upsert(connection, store).values(row)
+        since, token = func.split_part(store.c.value, ":", 1), func.split_part(statement.excluded.value, ":", 2)
+        renewed = {"value": since.concat(":").concat(token)}
+        connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=renewed))
+
+
+def purge_mark(connection: Connection) -> str | None:
+    """The mark that a purge is due; every forget changes it."""
+    return connection.execute(select(store.c.value).where(store.c.name == _PURGE)).scalar_one_or_none()
 
 
 def purge_pending_since(connection: Connection) -> int | None:
     """When the oldest forget without a purge was, in microseconds; None when every forget is purged."""
-    value = connection.execute(select(store.c.value).where(store.c.name == _PURGE)).scalar_one_or_none()
-    return None if value is None else int(value)
+    mark = purge_mark(connection)
+    return None if mark is None else int(mark.partition(":")[0])
 
 
-def purged(connection: Connection) -> None:
-    """Note that a purge has run."""
-    connection.execute(delete(store).where(store.c.name == _PURGE))
+def purged(connection: Connection, mark: str) -> None:
+    """Note that a purge that began at this mark has ended. What was forgotten meanwhile has changed the mark."""
+    connection.execute(delete(store).where(store.c.name == _PURGE, store.c.value == mark))
 
 
 _ANY_ERASED = Prepared(select(erased_turns.c.until).where(erased_turns.c.owner == bindparam("owner")).limit(1))

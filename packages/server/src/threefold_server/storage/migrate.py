@@ -12,7 +12,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 
 from threefold.errors import Unavailable
-from threefold_server.storage import files
+from threefold_server.storage import files, statistics
 from threefold_server.storage.database import Database
 
 MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrations of one Postgres database
@@ -24,6 +24,7 @@ def upgrade(url: str) -> None:
     files.create(database.url)
     try:
         database.write_sync("system", _upgrade)
+        statistics.silence_all(database)
     finally:
         database.close()
 
