@@ -17,9 +17,9 @@ from psycopg import sql
 from sqlalchemy import Connection, or_, select
 
 from fixtures.command_line import THREEFOLD, Run, clean_environment
-from fixtures.lives import MARKS
 from fixtures.openai_server import OpenAIServer, Reply, chat_reply, error_reply, json_reply
 from fixtures.postgres import Databases, OwnPostgres
+from fixtures.sample_memory import MARKS
 from threefold import MemoryClient
 from threefold.contract import PutCheckpointRequest, PutWritesRequest
 from threefold.contract.threads import BlobIn, WriteIn
