@@ -12,9 +12,10 @@ import pytest
 from sqlalchemy import Table, select
 
 from fixtures.command_line import Run
+from fixtures.keys import make_key
 from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold import MemoryClient
-from threefold.errors import Conflict, InvalidRequest, NotFound
+from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from threefold_server.access import SHARED_POOL, owner_key
 from threefold_server.local import LocalService
 from threefold_server.storage.archive import ARCHIVED
@@ -91,19 +92,19 @@ def test_imported_memory_answers_the_same_in_another_store(
     with pytest.raises(NotFound):
         list(ana.admin.export(user="ana"))
     with there.client(user="ana", agent="support", timeout=60.0) as moved:
-        receipt = moved.admin.load(archive)
+        receipt = moved.admin.load(archive, trust_archive=True)
         assert (receipt.added, receipt.present) == (len(archive) - 2, 0)
         for session in ("s1", "s2", "s3"):
             moved.wait(session)
         assert answers(moved) == before
         assert content(list(moved.admin.export(user="ana"))) == content(archive)
-        again = moved.admin.load(archive)
+        again = moved.admin.load(archive, trust_archive=True)
         assert (again.added, again.present) == (0, len(archive) - 2)
         assert content(list(moved.admin.export(user="ana"))) == content(archive)
         last = moved.turns("s1").turns[-1].seq
         assert moved.write("s1", [{"role": "user", "content": "and on it goes"}]).last_seq == last + 1
     with here.client(user="ana", agent="support", timeout=60.0) as back:
-        back.admin.load(archive)
+        back.admin.load(archive, trust_archive=True)
         for session in ("s1", "s2", "s3"):
             back.wait(session)
         assert answers(back) == before
@@ -120,8 +121,8 @@ def test_interrupted_import_can_be_repeated(ana: MemoryClient, there: LocalServi
     archive = list(ana.admin.export(user="ana"))
     with there.client(user="ana", agent="support", timeout=60.0) as moved:
         for row in content(archive)[:9]:
-            moved.admin.load_rows([json.loads(row)], user="ana")
-        receipt = moved.admin.load(archive)
+            moved.admin.load_rows([json.loads(row)], user="ana", trust_archive=True)
+        receipt = moved.admin.load(archive, trust_archive=True)
         assert (receipt.added, receipt.present) == (len(archive) - 11, 9)
         assert content(list(moved.admin.export(user="ana"))) == content(archive)
 
@@ -194,6 +195,54 @@ def test_batch_with_an_invalid_row_is_refused_completely(ana: MemoryClient, ther
         with pytest.raises(InvalidRequest, match="somebody else"):
             moved.admin.load_rows([session], user="bob")
         assert moved.admin.owners().owners == []
+
+
+def test_an_archive_that_is_not_trusted_is_capped_and_nothing_else_changes(
+    ana: MemoryClient, there: LocalService
+) -> None:
+    """Origin, trust and pins are what an archive may not say; turns, texts, histories and ids are the same."""
+    archive = list(ana.admin.export(user="ana"))
+    with there.client(user="ana", agent="support", timeout=60.0) as moved:
+        assert moved.admin.load(archive).added == len(archive) - 2
+        for session in ("s1", "s2", "s3"):
+            moved.wait(session)
+        listed = list(moved.iter_memories(include=["long_term", "shared"]))
+        assert {memory.origin for memory in listed} == {"import"}
+        assert {memory.trust for memory in listed if memory.role != "tool"} == {0.8}
+        assert {memory.trust for memory in listed if memory.role == "tool"} <= {0.3}
+        assert not any(memory.pinned for memory in listed)
+        assert moved.recall("heron", min_trust=0.9).facts == []
+        assert moved.recall("heron", min_trust=0.8).facts != []
+        capped = {"trust", "origin", "pinned"}
+        assert [memory.model_dump(exclude=capped) for memory in listed] == [
+            memory.model_dump(exclude=capped) for memory in ana.iter_memories(include=["long_term", "shared"])
+        ]
+        exported = list(moved.admin.export(user="ana"))
+        assert len(exported) == len(archive)
+        assert moved.admin.load(archive).added == moved.admin.load(exported).added == 0
+        assert content(list(moved.admin.export(user="ana"))) == content(exported)
+
+
+def test_only_who_may_share_imports_what_is_shared(ana: MemoryClient, database_url: str) -> None:
+    archive = list(ana.admin.export(user="ana"))
+    ana.admin.forget(user="ana")
+    settings: dict[str, Any] = {"database_url": database_url, "mode": "keys", "embedder": "hash", "tier_deadline": 30}
+    tokens = [make_key(database_url, admin=True, may_share=share) for share in (False, True)]
+    with (
+        LocalService(**settings) as service,
+        service.client(api_key=tokens[0], timeout=60.0) as admin,
+        service.client(api_key=tokens[1], timeout=60.0) as sharing,
+    ):
+        with pytest.raises(Forbidden, match="shared partition"):
+            admin.admin.load(archive)
+        with pytest.raises(Forbidden, match="--may-share"):
+            admin.admin.load_rows([], user="ana", trust_archive=True)
+        with pytest.raises(Forbidden):
+            admin.admin.load(archive, trust_archive=True)
+        assert admin.list().items == []
+        sharing.admin.load(archive)
+        [shared] = sharing.list(include=["shared"], kinds=["fact"]).items
+        assert (shared.trust, shared.origin, shared.user) == (0.8, "import", "ana")
 
 
 def test_import_does_not_overwrite_a_different_session(ana: MemoryClient, there: LocalService) -> None:
@@ -290,7 +339,7 @@ def test_commands_for_archives_and_administration(
     file = tmp_path / "ana.jsonl"
     file.write_text("".join(f"{line}\n" for line in ana.admin.export(user="ana")))
     monkeypatch.setenv("THREEFOLD_URL", served_admin)
-    assert run("import", file).code == 0
+    assert run("import", file, "--trust-archive").code == 0
     assert "0 rows added" in run("import", file).out
     copy = tmp_path / "copy.jsonl"
     assert run("admin", "export", "--of", "ana", "--output", copy).code == 0

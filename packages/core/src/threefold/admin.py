@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Unpack
 
@@ -70,16 +71,35 @@ class Admin:
         """Everything that is kept of one owner, as the lines of an archive."""
         return self._client.stream(calls.export(user=user, self_agent=self_agent))
 
-    def load(self, lines: Iterable[str]) -> ImportReceipt:
-        """An archive into this store. To load one again adds nothing; one that is torn is refused as a whole."""
-        whose, batches = read_archive(lines)
-        return total(self.load_rows(rows, **whose) for rows in batches)
+    def load(self, lines: Iterable[str] | Iterable[bytes], *, trust_archive: bool = False) -> ImportReceipt:
+        """Load an archive into this store. To load one again adds nothing; a torn one is refused as a whole.
+
+        Args:
+            lines: The lines of the archive, for example an opened file.
+            trust_archive: Keep origin, trust and pins as they were exported. For an archive of your own; needs the
+                right to share. Otherwise everything has origin `import` and trust up to 0.8, and nothing is pinned.
+
+        Returns:
+            How many rows were added, and how many were there already.
+
+        Raises:
+            InvalidRequest: The lines are no whole archive, or a row breaks a rule of a save.
+            Forbidden: The caller does not administer the store, or may not share what the archive shares.
+        """
+        with read_archive(lines) as archive:
+            options = {"trust_archive": trust_archive}
+            return total([self.load_rows(rows, **archive.whose, **options) for rows in archive.batches()])
 
     def load_rows(
-        self, rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+        self,
+        rows: Sequence[ArchiveRow | Mapping[str, Any]],
+        *,
+        user: str | None = None,
+        self_agent: str | None = None,
+        trust_archive: bool = False,
     ) -> ImportReceipt:
-        """Some rows of an archive, in its order."""
-        return self._client.send(calls.load(rows, user=user, self_agent=self_agent))
+        """Load some rows of an archive, in its order."""
+        return self._client.send(calls.load(rows, user=user, self_agent=self_agent, trust_archive=trust_archive))
 
     def keys(self) -> KeyList:
         """Every key of the store, without its token."""
@@ -122,14 +142,21 @@ class AsyncAdmin:
     def export(self, *, user: str | None = None, self_agent: str | None = None) -> AsyncIterator[str]:
         return self._client.stream(calls.export(user=user, self_agent=self_agent))
 
-    async def load(self, lines: Iterable[str]) -> ImportReceipt:
-        whose, batches = read_archive(lines)
-        return total([await self.load_rows(rows, **whose) for rows in batches])
+    async def load(self, lines: Iterable[str] | Iterable[bytes], *, trust_archive: bool = False) -> ImportReceipt:
+        """Load an archive into this store, as `Admin.load`."""
+        with await asyncio.to_thread(read_archive, lines) as archive:
+            options = {"trust_archive": trust_archive}
+            return total([await self.load_rows(rows, **archive.whose, **options) for rows in archive.batches()])
 
     async def load_rows(
-        self, rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+        self,
+        rows: Sequence[ArchiveRow | Mapping[str, Any]],
+        *,
+        user: str | None = None,
+        self_agent: str | None = None,
+        trust_archive: bool = False,
     ) -> ImportReceipt:
-        return await self._client.send(calls.load(rows, user=user, self_agent=self_agent))
+        return await self._client.send(calls.load(rows, user=user, self_agent=self_agent, trust_archive=trust_archive))
 
     async def keys(self) -> KeyList:
         return await self._client.send(calls.keys())

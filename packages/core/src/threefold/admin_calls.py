@@ -84,10 +84,15 @@ def export(*, user: str | None = None, self_agent: str | None = None) -> Call[Ar
 
 
 def load(
-    rows: Sequence[ArchiveRow | Mapping[str, Any]], *, user: str | None = None, self_agent: str | None = None
+    rows: Sequence[ArchiveRow | Mapping[str, Any]],
+    *,
+    user: str | None = None,
+    self_agent: str | None = None,
+    trust_archive: bool = False,
 ) -> Call[ImportReceipt]:
     """Rows of an archive; a second arrival adds nothing."""
-    body = json_body(checked(ImportRequest, user=user, self_agent=self_agent, rows=rows))
+    trusted = given(trust_archive=trust_archive or None)
+    body = json_body(checked(ImportRequest, user=user, self_agent=self_agent, rows=rows, **trusted))
     return Call("POST", "/v1/admin/import", ImportReceipt, body=body, pace="long")
 
 

@@ -256,6 +256,15 @@ def check_may_share(principal: Principal) -> None:
         raise Forbidden("this caller may not write to the shared partition; it needs a key that `may_share`")
 
 
+def check_may_trust_archives(principal: Principal) -> None:
+    """Refuse to keep trust, pins and shared facts of an archive for a caller that may not share itself."""
+    if not principal.may_share:
+        raise Forbidden(
+            "trust_archive: only an administrator that may share too may keep what an archive says of trust, origin "
+            "and pins; make a key with `threefold keys create --admin --may-share`, or import without it"
+        )
+
+
 def check_quota(what: str, held: int, more: int, quota: int | None) -> None:
     """Refuse what would give one user more than the store allows."""
     if quota is not None and held + more > quota:

@@ -11,12 +11,17 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import IO
 
+import anyio.to_thread
+
 from threefold.contract.admin import ArchiveEnd, ArchiveHead, ImportReceipt, ImportRequest, OneOwner
 from threefold.errors import NotFound
-from threefold_server.access import Principal, Reach
+from threefold_server.access import Principal, Reach, check_may_share, check_may_trust_archives, check_quota
 from threefold_server.service import Service
-from threefold_server.storage import archive, audit
+from threefold_server.storage import archive, audit, sessions
+from threefold_server.storage import facts as fact_store
+from threefold_server.storage.archive_rules import Rules
 from threefold_server.storage.database import Connection
+from threefold_server.storage.tables import facts, turns
 from threefold_server.storage.types import from_micros
 
 
@@ -46,19 +51,42 @@ async def export(service: Service, principal: Principal, named: OneOwner) -> IO[
 
 
 async def load(service: Service, principal: Principal, request: ImportRequest) -> ImportReceipt:
-    """Add rows of an archive, all or none. What is there already is counted; what contradicts it is refused."""
+    """Add rows of an archive, all or none, as if they were saved now: what a save refuses is refused.
+
+    What is there already is counted; what contradicts it is refused.
+    """
+    if request.trust_archive:
+        check_may_trust_archives(principal)
     owner = owner_principal(request)
     now = service.clock()
+    said = service.redact if service.settings.redact == "all" else str
+    rules = Rules(owner, service.redact, said, now, trusted=request.trust_archive)
+    prepared = await anyio.to_thread.run_sync(archive.prepare, request.rows, rules)
+    if any(fact.get("shared") for fact in prepared[facts]):
+        check_may_share(principal)
 
     def write(connection: Connection) -> ImportReceipt:
-        receipt = archive.load(connection, owner, request.rows, now, service.redact)
-        counts = receipt.model_dump()
-        audit.note(connection, owner.owner, audit.actor_of(principal), "import", counts=counts, at=now)
+        added = archive.load(connection, owner, prepared, now, service.redact)
+        _check_quotas(service, connection, owner, added)
+        count = sum(map(len, added.values()))
+        receipt = ImportReceipt(added=count, present=len(request.rows) - count)
+        audit.note(connection, owner.owner, audit.actor_of(principal), "import", counts=receipt.model_dump(), at=now)
         return receipt
 
     receipt = await service.database.write(owner.owner, write)
     service.wake()
     return receipt
+
+
+def _check_quotas(service: Service, connection: Connection, owner: Principal, added: archive.Added) -> None:
+    """Refuse, once it is known what is new, what would give one owner more than the store allows."""
+    settings = service.settings
+    if settings.max_facts_per_user is not None and (more := len(added[facts])):
+        held = fact_store.count(connection, owner.owner) - more
+        check_quota("facts", held, more, settings.max_facts_per_user)
+    if settings.max_turns_per_user is not None and (more := sum(not turn.get("erased") for turn in added[turns])):
+        held = sessions.start_turns_held(connection, owner.owner)() - more
+        check_quota("turns", held, more, settings.max_turns_per_user)
 
 
 def owner_principal(named: OneOwner) -> Principal:

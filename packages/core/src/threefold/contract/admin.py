@@ -145,6 +145,11 @@ class ImportRequest(OneOwner):
     """`POST /v1/admin/import`: rows of an archive, in its order. Repeating a request adds nothing."""
 
     rows: Annotated[list[ArchiveRow], Field(max_length=MAX_PAGE)]
+    trust_archive: Flag = Field(
+        default=False,
+        description="Keep origin, trust and pins as exported, for an archive of one's own; needs the right to share. "
+        "Otherwise everything has origin `import` and trust up to 0.8, and nothing is pinned.",
+    )
 
 
 class ImportReceipt(Response):

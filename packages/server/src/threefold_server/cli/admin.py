@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from threefold import MemoryClient
+from threefold.archive import lines_of
 from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import ImportReceipt, OwnerPage, RenameReceipt, StoreUsage
 from threefold_server.cli import views
@@ -110,11 +111,21 @@ def forget(
 imports = typer.Typer()
 
 
-@verb(imports, "threefold import ana.jsonl", show=views.imported, name="import")
+@verb(
+    imports,
+    "threefold import ana.jsonl",
+    "threefold import ana.jsonl --trust-archive",
+    show=views.imported,
+    name="import",
+)
 def import_archive(
     memory: MemoryClient,
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)],
+    trust_archive: Annotated[
+        bool,
+        typer.Option("--trust-archive", help="Keep origin, trust and pins as exported. For an archive of your own."),
+    ] = False,
 ) -> ImportReceipt:
     """Load an archive that `threefold admin export` wrote. To load it again adds nothing."""
-    with file.open(encoding="utf-8", newline="\n") as lines:
-        return memory.admin.load(lines)
+    with file.open("rb") as opened:
+        return memory.admin.load(lines_of(opened), trust_archive=trust_archive)

@@ -48,6 +48,7 @@ class Source:
     said: datetime
     event_at: int
     visibility: int
+    imported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,13 @@ def _accept(candidate: Candidate, turns: Sequence[Source], before: Source | None
         return None
     said = max(evidence, key=lambda turn: (turn.event_at, turn.seq))
     roles: set[Role] = {candidate.attributed_to, *(turn.role for turn in evidence)}
+    origins: list[Origin] = [ORIGIN_OF_ROLE[role] for role in roles]
+    if any(turn.imported for turn in evidence):
+        origins.append("import")
     return NewFact(
         text=ground_dates(text, said.said),
         seqs=tuple(sorted(turn.seq for turn in evidence)),
-        origin=min((ORIGIN_OF_ROLE[role] for role in roles), key=TRUST.__getitem__),
+        origin=min(origins, key=TRUST.__getitem__),
         visibility=min(turn.visibility for turn in evidence),
         event_at=said.event_at,
         said=said.said,

@@ -88,7 +88,7 @@ def _sources(rows: Sequence[AnyRow], redact: Redact) -> Iterator[Source]:
             text = head_and_tail(text, BATCH_TOKENS) if row.tokens > BATCH_TOKENS else text
             said = from_micros(row.event_at, row.utc_offset)
             speaker = redact(row.name or row.role)
-            yield Source(row.seq, row.role, speaker, text, said, row.event_at, row.visibility)
+            yield Source(row.seq, row.role, speaker, text, said, row.event_at, row.visibility, row.imported)
 
 
 async def _draw(service: Service, extractor: Extractor, claim: Claim, batch: Batch) -> list[Drawn]:

@@ -103,7 +103,7 @@ def _known() -> ColumnElement[bool]:
 
 
 def _insert(found: CTE) -> Any:
-    given = [column for column in turns.c if column.name not in ("owner", "session", "erased")]
+    given = [column for column in turns.c if column.name not in ("owner", "session", "erased", "imported")]
     listed = func.json_to_recordset(bindparam("rows", type_=JSON)).table_valued(
         *(column(c.name, c.type) for c in given)
     )

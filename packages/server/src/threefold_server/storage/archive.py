@@ -7,18 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Connection, Table, and_, case, select, tuple_, update
+from sqlalchemy import Connection, Table, and_, case, func, or_, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
-from threefold.contract.admin import ArchiveRow, ImportReceipt
+from threefold.contract.admin import ArchiveRow
 from threefold.errors import Conflict, InvalidRequest
-from threefold_server.access import Principal
+from threefold_server.access import Principal, Reach
 from threefold_server.fields import item_passages
 from threefold_server.indexing import fact_passages
 from threefold_server.redaction import Redact
-from threefold_server.storage import archive_rows, index, sessions, tasks
+from threefold_server.storage import archive_rows, archive_rules, index, sessions, tasks
+from threefold_server.storage import digests as digest_store
 from threefold_server.storage import facts as fact_store
 from threefold_server.storage.archive_rows import Values
+from threefold_server.storage.archive_rules import Rules
 from threefold_server.storage.tables import (
     barred_sources,
     checkpoint_blobs,
@@ -42,8 +44,11 @@ ARCHIVED = (
 """What an archive holds, so ordered that no row rests on a later one. The rest is derived, or tells what is gone."""
 
 AT_ONCE = 500
-_COUNTED = ("last_seq", "turns", "tokens")
-"""Columns of a session that grow with its turns, in an import too."""
+_COUNTED = ("last_seq", "turns", "tokens", "digested_tokens")
+"""Columns of a session that grow with its turns and digests, in an import too."""
+
+Prepared = Mapping[Table, list[Values]]
+Added = Mapping[Table, Sequence[Values]]
 
 
 def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
@@ -57,25 +62,30 @@ def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
             )
 
 
-def load(
-    connection: Connection, principal: Principal, rows: Sequence[ArchiveRow], now: int, redact: Redact
-) -> ImportReceipt:
-    """Add the rows that are not there yet; one that contradicts what is there refuses them all."""
-    sessions.ensure_owner(connection, principal, now)
-    decoded: dict[Table, list[Values]] = {table: [] for table in ARCHIVED}
+def prepare(rows: Sequence[ArchiveRow], rules: Rules) -> Prepared:
+    """The rows by table, each checked by the rules of a save."""
+    prepared: dict[Table, list[Values]] = {table: [] for table in ARCHIVED}
     for number, row in enumerate(rows):
         table = next((table for table in ARCHIVED if table.name == row.table), None)
         if table is None:
-            raise InvalidRequest(f"rows.{number}.table: {row.table!r} is unknown; a newer version may have written it")
-        values = archive_rows.decode(table, row.row, f"rows.{number}.row")
-        archive_rows.check_keys(table, values, principal, f"rows.{number}.row")
-        decoded[table].append({"owner": principal.owner, **values})
+            raise InvalidRequest(f"rows.{number}.table: unknown; a newer version may have written it")
+        prepared[table].append(archive_rules.prepare(row, table, rules, f"rows.{number}"))
+    return prepared
+
+
+def load(connection: Connection, principal: Principal, prepared: Prepared, now: int, redact: Redact) -> Added:
+    """Add the rows that are not there yet; one that contradicts what is there refuses them all. Returns those added."""
+    sessions.ensure_owner(connection, principal, now)
     try:
-        added = {table: _insert(connection, table, values) for table, values in decoded.items()}
+        added = {table: _insert(connection, table, values) for table, values in prepared.items()}
     except IntegrityError as error:
         raise Conflict("a row clashes with one that is there, or rests on one that is not") from error
+    _count_turns(connection, added[turns], now)
+    _check_ranges(connection, [*added[digests], *added[fact_sources], *added[barred_sources]])
+    _check_versions(connection, added[facts])
+    _count_digests(connection, added[digests])
     _follow_up(connection, added, now, redact)
-    return ImportReceipt(added=sum(map(len, added.values())), present=len(rows) - sum(map(len, added.values())))
+    return added
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Values]) -> list[Values]:
@@ -108,17 +118,68 @@ def _check_same(connection: Connection, rows: Mapping[tuple[Any, ...], Values]) 
             raise Conflict(f"turn {row['seq']} of a session is another one here; nothing was stored")
 
 
-def _follow_up(connection: Connection, added: Mapping[Table, Sequence[Values]], now: int, redact: Redact) -> None:
-    """Count the turns of each session, and have everything found again."""
-    for session, said in _by_session(added[turns]):
-        owner, last = said[0]["owner"], max(row["seq"] for row in said)
+def _count_turns(connection: Connection, said: Sequence[Values], now: int) -> None:
+    """Count the turns of each session, and have them indexed. Their numbers must leave no gap."""
+    for session, rows in _by_session(said):
+        owner, last = rows[0]["owner"], max(row["seq"] for row in rows)
         counted = {
             "last_seq": case((session_rows.c.last_seq < last, last), else_=session_rows.c.last_seq),
-            "turns": session_rows.c.turns + sum(not row["erased"] for row in said),
-            "tokens": session_rows.c.tokens + sum(row["tokens"] for row in said),
+            "turns": session_rows.c.turns + sum(not row.get("erased") for row in rows),
+            "tokens": session_rows.c.tokens + sum(row["tokens"] for row in rows),
         }
         connection.execute(update(session_rows).where(sessions.own_session(owner, session)).values(counted))
+        here = select(func.count(), func.max(turns.c.seq)).where(turns.c.owner == owner, turns.c.session == session)
+        held, highest = connection.execute(here).one()
+        if held != highest:
+            raise InvalidRequest(
+                f"turns of a session are missing before its turn {highest}; import rows in their order"
+            )
         tasks.schedule(connection, owner, session, "index", now)
+
+
+def _check_ranges(connection: Connection, ranges: Sequence[Values]) -> None:
+    """Refuse what claims to rest on turns that are not there: a reader would look for each of them."""
+    for session, rows in _by_session(ranges):
+        where = sessions.own_session(rows[0]["owner"], session)
+        last = connection.execute(select(session_rows.c.last_seq).where(where)).scalar_one()
+        if any(not row["from_seq"] <= row["upto_seq"] <= last for row in rows):
+            raise InvalidRequest(f"a digest or a source covers turns that its session, which has {last}, does not have")
+
+
+def _check_versions(connection: Connection, rows: Sequence[Values]) -> None:
+    """Refuse versions of one fact that not all of its readers may see: a history shows every version."""
+    if not rows:
+        return
+    roots = and_(facts.c.owner == rows[0]["owner"], facts.c.root.in_({row["root"] for row in rows}))
+    beyond = case((facts.c.visibility == int(Reach.session), facts.c.session))
+    sorts = [
+        func.count(column.distinct()) > 1 for column in (facts.c.agent, facts.c.visibility, facts.c.shared, beyond)
+    ]
+    mixed = select(facts.c.root).where(roots).group_by(facts.c.root).having(or_(*sorts)).limit(1)
+    if connection.execute(mixed).first() is not None:
+        raise InvalidRequest("the versions of a fact have different agents or visibilities; nothing was stored")
+
+
+def _count_digests(connection: Connection, rows: Sequence[Values]) -> None:
+    """Work out what the digests of a session cover, and how far it is digested."""
+    for session, added in _by_session(rows):
+        here = and_(turns.c.owner == added[0]["owner"], turns.c.session == session)
+        for row in added:
+            covered = select(func.coalesce(func.sum(turns.c.tokens), 0)).where(here, turns.c.seq <= row["upto_seq"])
+            one = and_(*(column == row[column.name] for column in digests.primary_key))
+            connection.execute(update(digests).where(one).values(covered_tokens=covered.scalar_subquery()))
+        latest = digest_store.latest(connection, added[0]["owner"], session)
+        known = session_rows.c.digest_version
+        counted = {
+            "digest_version": case((known < latest.version, latest.version), else_=known),
+            "digested_tokens": latest.covered_tokens,
+        }
+        where = sessions.own_session(added[0]["owner"], session)
+        connection.execute(update(session_rows).where(where).values(counted))
+
+
+def _follow_up(connection: Connection, added: Added, now: int, redact: Redact) -> None:
+    """Have everything found again."""
     for row in (*added[fact_sources], *added[barred_sources]):
         _count_as_read(connection, row)
     for row in _current(connection, added[facts], now):

@@ -6,19 +6,19 @@ Keys are in hex, bytes in base64, times in microseconds since 1970. The owner is
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any, get_args
 from uuid import UUID
 
-from pydantic import Json, TypeAdapter
 from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, SmallInteger, Table
 
-from threefold.contract.common import Id, Origin, Role, TurnKind, Visibility, check_exact
-from threefold.contract.threads import Version, check_json_object
+from threefold.contract.common import MAX_PAYLOAD_CHARS, Origin, Role, TurnKind, Visibility, check_exact
 from threefold.errors import InvalidRequest
 from threefold_server.access import Holder, Principal, Reach, data_holder, item_key, session_key, thread_key
-from threefold_server.storage.tables import facts, items, sessions, threads
+from threefold_server.storage.tables import checkpoint_blobs, checkpoints, facts, items, sessions, threads
+from threefold_server.storage.threads import blob_key, place_key
 from threefold_server.storage.types import Key, from_micros
 
 Values = dict[str, Any]
@@ -30,17 +30,14 @@ _ALLOWED: dict[str, Collection[Any]] = {
     "visibility": [int(Reach[name]) for name in get_args(Visibility)],
 }
 _BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))
-_LEAST = {"seq": 1, "tokens": 0, "trust": 0.0, "ttl": 0.0, "revision": 0}
+_LEAST = {"seq": 1, "from_seq": 1, "upto_seq": 1, "trust": 0.0, "idx": -(2**31)}
 _MOST = {"trust": 1.0}
-
-_is_id = TypeAdapter[str](Id).validate_python
-_TEXTS: dict[str, Callable[[str], Any]] = {
-    **dict.fromkeys(("agent", "session_id", "thread_id", "turn_id", "writer"), _is_id),
-    **dict.fromkeys(("metadata", "value", "versions"), check_json_object),
-    "fields": TypeAdapter[list[str]](Json[list[str]]).validate_python,
-    "version": TypeAdapter[Version](Json[Version]).validate_python,
-}
-"""What raises `ValueError` where the text of a column is no id, or not its JSON."""
+_COUNT = (0, 2**30 - 1)
+"""What other numbers may be: a count that the service can still add to without leaving its column."""
+_LARGE_COUNT = (0, 2**53 - 1)
+_MOMENTS = ("valid_from", "valid_to")
+MAX_TEXT_CHARS = 6 * MAX_PAYLOAD_CHARS
+"""No column of text holds more than the JSON of an item's value, whose own rule counts bytes."""
 
 
 def encode(value: Any) -> Any:
@@ -67,29 +64,42 @@ def decode(table: Table, row: Mapping[str, Any], where: str) -> Values:
 
 
 def check_keys(table: Table, row: Values, owner: Principal, where: str) -> None:
-    """Refuse a row whose keys, or whose writer, do not follow from its owner: nobody would find it, or only others."""
-    if table not in (sessions, facts, threads, items):
-        return  # it rests on one of these
-    holder = data_holder(replace(owner, agent=row["agent"]), "agent" if row.get("for_all") else "user")
-    follow = {**_keys(table, row, holder), "writer": row.get("writer") and owner.user}
-    if holder.owner != owner.owner or any(row.get(name) != value for name, value in follow.items()):
+    """Refuse a row whose keys do not follow from its owner and names, or whose writer is somebody else.
+
+    Nobody would find such a row, or only others would.
+    """
+    holder = data_holder(replace(owner, agent=row.get("agent", "")), "agent" if row.get("for_all") else "user")
+    if holder.owner != owner.owner or any(row.get(name) != value for name, value in _keys(table, row, holder).items()):
         raise InvalidRequest(f"{where}: its keys are not this owner's; the archive is of somebody else")
 
 
-def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, UUID | None]:
+def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, Any]:
     if table is items:
         return {"pool": holder.pool, "item": item_key(holder.pool, row["path"], row["key"])}
     if table is threads:
         return {"thread": thread_key(holder, row["thread_id"])}
+    if table is checkpoints:
+        return {"place": place_key(row["ns"])}
+    if table is checkpoint_blobs:
+        return {"blob": blob_key(row["channel"], json.loads(row["version"]))}
+    if table not in (sessions, facts):
+        return {}  # it rests on a row of another table
     named = row.get("session_id")
-    return {"session": None if named is None else session_key(holder.owner, holder.agent, named)}
+    session = None if named is None else session_key(holder.owner, holder.agent, named)
+    if table is sessions:
+        return {"session": session}
+    return {"session": session, "writer": holder.principal.user if row.get("shared") else None}
 
 
 def _check_moments(row: Values) -> None:
     """Moments beyond the calendar could be stored, and never shown."""
     for name, value in row.items():
-        if value is not None and (name.endswith("_at") or name in ("valid_from", "valid_to")):
+        if value is not None and _is_moment(name):
             from_micros(value, row.get("utc_offset", 0))
+
+
+def _is_moment(name: str) -> bool:
+    return name.endswith("_at") or name in _MOMENTS
 
 
 def _value(column: Column[Any], value: Any) -> Any:
@@ -120,8 +130,18 @@ def _check_value(column: Column[Any], value: Any) -> None:
         raise ValueError
     if name in _ALLOWED and value not in _ALLOWED[name]:
         raise ValueError
-    if isinstance(value, int | float) and not _LEAST.get(name, -(2**63)) <= value <= _MOST.get(name, 2**63):
-        raise ValueError
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        _check_number(column, value)
     if isinstance(value, str):
         check_exact(value)
-        _TEXTS.get(name, check_exact)(value)
+        if len(value) > MAX_TEXT_CHARS:
+            raise ValueError
+
+
+def _check_number(column: Column[Any], value: float) -> None:
+    name = column.name
+    if _is_moment(name) or name == "utc_offset":
+        return  # the calendar is their bound
+    low, high = _LARGE_COUNT if isinstance(column.type, BigInteger | Float) else _COUNT
+    if not _LEAST.get(name, low) <= value <= _MOST.get(name, high):  # which NaN is not, either
+        raise ValueError

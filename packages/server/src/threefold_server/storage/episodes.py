@@ -16,7 +16,7 @@ from threefold_server.storage.prepared import Prepared, PreparedAmong
 from threefold_server.storage.scope import EPISODES, visible, visible_to
 from threefold_server.storage.tables import sessions, tasks, turns
 from threefold_server.storage.types import AnyRow, from_micros
-from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
+from threefold_server.trust import origin_of, trust_of
 
 IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
 """System prompts are instructions, not talk: restated in every session, they would drown what was said."""
@@ -48,7 +48,6 @@ def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], 
 
 def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
     """A turn with its session, as the contract shows an episode: without secrets and recalled blocks."""
-    origin = ORIGIN_OF_ROLE[row.role]
     return Memory.model_construct(  # validated when it was written
         id=row.turn_id,
         kind="episode",
@@ -57,8 +56,8 @@ def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
         agent=row.agent,
         session_id=row.session_id,
         visibility=Reach(row.visibility).name,
-        origin=origin,
-        trust=TRUST[origin],
+        origin=origin_of(row.role, imported=row.imported),
+        trust=trust_of(row.role, imported=row.imported),
         sources=[SourceRange(session_id=row.session_id, from_seq=row.seq, upto_seq=row.seq)],
         role=row.role,
         name=row.name and redact(row.name),

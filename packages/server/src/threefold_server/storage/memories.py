@@ -129,7 +129,7 @@ class Search:
         latest = search.ALWAYS if self.limits.until is None else self.limits.until
         rows: list[Row] = []
         for turn in unindexed:
-            trusted = trust_of(turn.role) >= (self.limits.min_trust or 0.0)
+            trusted = trust_of(turn.role, imported=turn.imported) >= (self.limits.min_trust or 0.0)
             if trusted and turn.event_at <= latest and len(turn.content) <= TAIL_CHARS:
                 rows += self._unindexed_rows(turn.session, turn.seq, turn.event_at, turn_passages(turn, self.redact))
         return rows

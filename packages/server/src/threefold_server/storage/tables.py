@@ -74,6 +74,7 @@ turns = Table(
     Column("tokens", Integer, nullable=False),
     Column("visibility", SmallInteger, nullable=False),
     Column("erased", Boolean, nullable=False, server_default=text("false")),
+    Column("imported", Boolean, nullable=False, server_default=text("false"), comment="from an archive, unverified"),
     Column("created_at", BigInteger, nullable=False),
     Column("utc_offset", SmallInteger, nullable=False, server_default=text("0")),
     Column("event_at", BigInteger, nullable=False),

@@ -15,7 +15,7 @@ from threefold_server.storage.tables import sessions, turns
 from threefold_server.storage.types import AnyRow, from_micros, to_micros
 
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
-_INSERTED = [column.name for column in turns.c if column.name != "erased"]
+_INSERTED = [column.name for column in turns.c if column.name not in ("erased", "imported")]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 _SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at")]
 
