@@ -13,6 +13,7 @@ from threefold_server.access import Reach
 from threefold_server.models.ports import Candidate, ModelError, ModelRefused
 from threefold_server.remember import update_fact
 from threefold_server.storage import archive
+from threefold_server.storage.archive_rules import Rules
 from threefold_server.storage.tables import fact_sources, facts, tasks
 from threefold_server.write import write_turns
 
@@ -64,7 +65,9 @@ async def test_imported_turns_with_facts_are_not_extracted_again(world: World) -
     await update_fact(world.service, world.caller, fact.fact.hex, change)
     rows = world.write_sync(lambda c: list(archive.dump(c, world.caller.owner)))
     await world.forget(level="user")
-    world.write_sync(lambda c: archive.load(c, world.caller, rows, world.clock.now, world.service.redact))
+    redact = world.service.redact
+    prepared = archive.prepare(rows, Rules(world.caller, redact, redact, world.clock.now, trusted=True))
+    world.write_sync(lambda c: archive.load(c, world.caller, prepared, world.clock.now, redact))
     await world.write("s1", "I like tea. -> Ana likes tea.")
     await world.extract("s1")
     assert [turn.seq for turn in world.extractor.read[-1].turns] == [2, 3]
