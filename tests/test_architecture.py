@@ -38,7 +38,7 @@ CROSSES_OWNERS = {
     "spending.py",
     *("cli/keys.py", "cli/store.py", "cli/upkeep.py"),
     *("consolidation/rebuild.py", "consolidation/upkeep.py", "consolidation/worker.py"),
-    *("storage/migrate.py", "storage/purge.py", "storage/transfer.py"),
+    *("storage/migrate.py", "storage/purge.py", "storage/statistics.py", "storage/transfer.py"),
 }
 READS_THE_ENVIRONMENT = {"threefold/client.py", "threefold_server/settings.py"}
 

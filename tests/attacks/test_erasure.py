@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import shutil
 import signal
 import subprocess
 import time
@@ -10,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -23,10 +26,13 @@ from fixtures.sample_memory import MARKS
 from threefold import MemoryClient
 from threefold.contract import PutCheckpointRequest, PutWritesRequest
 from threefold.contract.threads import BlobIn, WriteIn
+from threefold.errors import Forbidden
+from threefold_server.access import derive_key, owner_key
 from threefold_server.local import LocalService
-from threefold_server.storage import erasures
+from threefold_server.storage import erasures, migrate
 from threefold_server.storage.database import Database
-from threefold_server.storage.tables import tasks
+from threefold_server.storage.pseudonyms import pseudonyms
+from threefold_server.storage.tables import audit, receipts, tasks
 from threefold_server.storage.types import AnyRow
 
 WORD = "quagzilla"
@@ -249,3 +255,82 @@ def failures(url: str) -> Sequence[AnyRow]:
     failed = select(tasks).where(or_(tasks.c.failure.is_not(None), tasks.c.parked.is_not(None)))
     with closing(Database(url)) as database:
         return database.read_sync("system", lambda c: c.execute(failed).all())
+
+
+EMAILS = [f"{name}@example.org" for name in ("ana", "bob", "eve", "zoe")]
+
+
+def guesses(email: str) -> list[bytes]:
+    """What anybody can compute of a name: keys of the service, and common hashes."""
+    said = email.encode()
+    keys = [owner_key("user", email), owner_key("self", email), derive_key("agent", said), derive_key("user", said)]
+    plain = [hashlib.new(name, said).digest()[:16] for name in ("md5", "sha1", "sha256", "sha512")]
+    return [*(key.bytes for key in keys), *plain]
+
+
+def kept_of(url: str) -> str:
+    """All that the audit and the receipts hold, in hex."""
+    with closing(Database(url)) as database:
+        rows = [
+            *database.read_sync("system", lambda c: c.execute(select(audit)).all()),
+            *database.read_sync("system", lambda c: c.execute(select(receipts)).all()),
+        ]
+    values = [value.bytes if isinstance(value, UUID) else value for row in rows for value in row]
+    return " ".join(value.hex() if isinstance(value, bytes) else str(value) for value in values)
+
+
+def test_a_list_of_emails_recognises_nobody_in_the_audit(database_url: str) -> None:
+    """Of erased users, of agents that act for themselves, and of who was refused."""
+    with LocalService(database_url=database_url, embedder="hash", allow_admin=True) as service:
+        for email in EMAILS:
+            with service.client(email, f"{email}-agent", timeout=60) as memory:
+                memory.write("s1", [{"role": "user", "content": "hello", "id": "t1"}])
+                memory.forget(session_id="s1")
+                with pytest.raises(Forbidden):
+                    memory.recall("hello", level="user")
+        with service.client("operator", timeout=60) as operator:
+            entries = operator.admin.audit().entries
+            assert {entry.owner_name for entry in entries if entry.action == "forget"} == set(EMAILS)
+            for email in EMAILS:
+                operator.admin.forget(user=email)
+            entries = operator.admin.audit().entries
+            assert {entry.owner_name for entry in entries if entry.action == "forget"} == {None}
+            assert len({entry.owner for entry in entries if entry.action == "forget"}) == len(EMAILS)
+    kept = kept_of(database_url)
+    assert "refused" in kept
+    assert [email for email in EMAILS for guess in guesses(email) if guess.hex() in kept] == []
+
+
+def test_two_stores_have_different_pseudonyms(sqlite_url: str, blank_sqlite_url: str) -> None:
+    migrate.upgrade(blank_sqlite_url)
+    found: list[UUID] = []
+    shutil.copy(Path(blank_sqlite_url.removeprefix("sqlite:///")), sqlite_url.removeprefix("sqlite:///") + ".copy")
+    for url in (sqlite_url, blank_sqlite_url, f"{sqlite_url}.copy"):
+        with closing(Database(url)) as database:
+            found.append(database.read_sync("system", lambda c: pseudonyms(c)(owner_key("user", "ana"))))
+    assert found[0] != found[1] == found[2], "a copy of a store is the same store"
+
+
+def test_copies_of_a_store_keep_their_pseudonyms_and_their_chain(
+    run: Run, sqlite_url: str, postgres_url: str, tmp_path: Path
+) -> None:
+    """To Postgres and back by a backup: the chain verifies, and what follows is of the same people."""
+    settings: dict[str, Any] = {"embedder": "hash", "allow_admin": True}
+    urls = [sqlite_url, postgres_url, f"sqlite:///{tmp_path / 'restored.db'}"]
+
+    def act(url: str) -> None:
+        with LocalService(database_url=url, **settings) as service, service.client("ana", timeout=60) as memory:
+            memory.write("s1", [{"role": "user", "content": "hello"}])
+            memory.forget(session_id="s1")
+            while memory.admin.verify_audit().waiting:
+                time.sleep(0.02)
+            assert memory.admin.verify_audit().ok
+            [owner] = {entry.owner for entry in memory.admin.audit().entries if entry.action == "forget"}
+            assert owner is not None
+
+    act(sqlite_url)
+    assert run("migrate-store", "--database-url", sqlite_url, "--to", postgres_url).code == 0
+    act(postgres_url)
+    assert run("backup", tmp_path / "backup", "--database-url", postgres_url).code == 0
+    assert run("restore", tmp_path / "backup", "--database-url", urls[2]).code == 0
+    act(urls[2])

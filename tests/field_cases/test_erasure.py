@@ -20,6 +20,7 @@ from threefold.contract import Memory, TurnIn
 from threefold.errors import NotFound, Unavailable
 from threefold_server.local import LocalService
 from threefold_server.storage.database import Database
+from threefold_server.storage.pseudonyms import pseudonyms
 from threefold_server.storage.tables import digests, fact_sources, facts, metadata, receipts, sessions
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +151,9 @@ def test_audit_row_of_a_forget_holds_no_content(memory: MemoryClient, database_u
     receipt = memory.forget(session_id="s-secret")
     with closing(Database(database_url)) as database:
         [row] = database.read_sync("system", lambda c: c.execute(select(receipts)).all())
-    assert (row.receipt.hex, row.owner, row.selector) == (receipt.receipt_id, ANA.owner, "session")
+        whose = database.read_sync("system", lambda c: pseudonyms(c)(ANA.owner))
+    assert (row.receipt.hex, row.owner, row.selector) == (receipt.receipt_id, whose, "session")
+    assert whose != ANA.owner
     assert json.loads(row.counts) == receipt.counts
     assert "secret" not in repr(row)
     assert SECRET not in repr(row)

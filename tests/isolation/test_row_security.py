@@ -48,7 +48,7 @@ CROSS_OWNERS = {"system", "system_audit", "system_owners", "system_rename", "arc
 """Modules for system work, which other tests cover, and for administrators."""
 WITHOUT_OWNERS = {
     *("database", "erasures", "group_commit", "keys", "log_files", "migrate", "prepared", "purge", "row_security"),
-    *("statistics", "upgrade"),
+    *("pseudonyms", "statistics", "store_secrets", "upgrade"),
 }
 """Modules whose functions read no memory, or are used by other modules."""
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Any
+from uuid import UUID
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from threefold_server.service import now_micros
 from threefold_server.storage import audit as entries
 from threefold_server.storage import keys, system_audit
 from threefold_server.storage.database import Database
+from threefold_server.storage.pseudonyms import pseudonyms
 from threefold_server.storage.tables import audit
 
 
@@ -50,6 +52,11 @@ def rows(database_url: str) -> list[Any]:
         return list(database.read_sync("system", lambda c: c.execute(select(audit).order_by(audit.c.at)).all()))
 
 
+def pseudonym_of(database_url: str, user: str) -> UUID:
+    with closing(Database(database_url)) as database:
+        return database.read_sync("system", lambda c: pseudonyms(c)(owner_key("user", user)))
+
+
 def acts(operator: MemoryClient, action: str) -> list[AuditEntry]:
     return [entry for entry in operator.admin.audit().entries if entry.action == action]
 
@@ -67,19 +74,19 @@ def test_forget_is_recorded_without_content(operator: MemoryClient, ana: MemoryC
     ]
     [level, single] = acts(operator, "forget")
     assert level.counts["turns"] == single.counts["facts"] == 1
-    assert level.owner == level.actor == owner_key("user", "ana-quetzal").hex
+    assert level.owner == level.actor == pseudonym_of(database_url, "ana-quetzal").hex
     assert level.owner_name == "ana-quetzal"
     assert not level.admin
     assert "quetzal" not in repr(rows(database_url))
 
 
-def test_audit_of_an_erased_user_has_no_name(operator: MemoryClient, ana: MemoryClient) -> None:
+def test_audit_of_an_erased_user_has_no_name(operator: MemoryClient, ana: MemoryClient, database_url: str) -> None:
     assert ana
     operator.admin.forget(user="ana-quetzal")
     [entry] = acts(operator, "forget")
     assert (entry.target, entry.outcome, entry.counts["turns"]) == ("owner:user", "done", 1)
     assert entry.admin
-    assert entry.owner == owner_key("user", "ana-quetzal").hex
+    assert entry.owner == pseudonym_of(database_url, "ana-quetzal").hex
     assert entry.owner_name is None
     assert "quetzal" not in operator.admin.audit().model_dump_json()
 
@@ -124,7 +131,7 @@ def test_repeated_refusals_are_recorded_once_with_their_number(database_url: str
         ("get_sessions", "unauthenticated"),
     }
     assert {row.counts for row in noted.values()} == {'{"times": 3}'}
-    assert noted["post_recall", "forbidden"].owner == owner_key("user", "ana")
+    assert noted["post_recall", "forbidden"].owner == pseudonym_of(database_url, "ana")
     assert noted["get_whoami", "unauthenticated"].actor is None
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, insert, select, text
+from sqlalchemy import Connection, delete, insert, select, text, update
 
-from threefold_server.access import owner_key, session_key
-from threefold_server.storage import migrate
+from threefold.contract.admin import AuditCheck
+from threefold_server.access import derive_key, owner_key, session_key
+from threefold_server.storage import migrate, system_audit
+from threefold_server.storage.audit import STORE, Actor, note
 from threefold_server.storage.database import Database
 from threefold_server.storage.erasures import purge_pending_since
-from threefold_server.storage.tables import owners, tasks
+from threefold_server.storage.pseudonyms import pseudonyms
+from threefold_server.storage.tables import audit, owners, receipts, tasks
+from threefold_server.storage.types import EPOCH
 
-ANA = owner_key("user", "ana")
+ANA, BOB = owner_key("user", "ana"), owner_key("user", "bob")
+SUPPORT = derive_key("agent", b"support")
 SAID = "my passport is ZX-99"
 
 
@@ -62,3 +68,99 @@ def test_old_failure_reasons_lose_their_text_and_keep_the_status(earlier: Databa
     assert [row.parked is not None for row in found] == [False, True, True, False]
     pending = earlier.read_sync("system", purge_pending_since)
     assert (pending is not None) is not earlier.is_sqlite, "old row versions lie in the files of Postgres"
+
+
+def audited(connection: Connection) -> None:
+    """A store before pseudonyms were keyed, with an audit of two people and a receipt."""
+    upgrade_to(connection, "0009")
+    connection.execute(insert(owners).values(owner=ANA, kind="user", name="ana", created_at=0))
+    for number, (owner, actor) in enumerate([(ANA, ANA), (BOB, ANA), (STORE, None), (ANA, BOB), (BOB, BOB)]):
+        act = {"owner": owner, "entry": uuid4(), "at": number, "actor": actor, "agent": actor and SUPPORT}
+        connection.execute(
+            insert(audit).values(**act, admin=False, action="forget", target="session", counts="{}", outcome="done")
+        )
+        if number == 3:
+            system_audit.chain(connection, 10)
+    receipt = {"owner": ANA, "receipt": uuid4(), "selector": "session", "counts": "{}", "at": 1}
+    connection.execute(insert(receipts).values(**receipt))
+
+
+def checked(database: Database, head: str | None = None) -> AuditCheck:
+    known = None if head is None else system_audit.Link.parse(head)
+    return database.read_sync("system", lambda c: system_audit.verify(c, known))
+
+
+def test_pseudonyms_of_earlier_rows_become_keyed(earlier: Database, blank_database_url: str) -> None:
+    """Old and new rows of one person match, and the chain is whole before and after the next entries join it."""
+    earlier.write_sync("system", audited)
+    head = checked(earlier).head
+    migrate.upgrade(blank_database_url)
+    found = earlier.read_sync("system", lambda c: c.execute(select(audit).order_by(audit.c.at)).all())
+    keyed = earlier.read_sync("system", pseudonyms)
+    assert [row.owner for row in found[:5]] == [keyed(ANA), keyed(BOB), STORE, keyed(ANA), keyed(BOB)]
+    assert [row.actor for row in found[:5]] == [keyed(ANA), keyed(ANA), None, keyed(BOB), keyed(BOB)]
+    assert {row.agent for row in found[:5]} == {keyed(SUPPORT), None}
+    [receipt] = earlier.read_sync("system", lambda c: c.execute(select(receipts)).all())
+    assert receipt.owner == keyed(ANA)
+    assert {ANA, BOB, SUPPORT}.isdisjoint({key for row in found for key in (row.owner, row.actor, row.agent)})
+    [rekey] = [row for row in found if row.action == "rekey"]
+    assert (rekey.counts, rekey.outcome) == ('{"entries": 4, "head": 4}', "done")
+    assert checked(earlier).ok
+    earlier.write_sync("system", lambda c: note(c, ANA, Actor(ANA), "forget", at=9))
+    earlier.write_sync("system", lambda c: system_audit.chain(c, 10))
+    after = checked(earlier)
+    assert (after.ok, after.entries, after.waiting) == (True, 7, 0)
+    assert checked(earlier, after.head).ok
+    old = checked(earlier, head)
+    assert (old.ok, "noted before the upgrade" in str(old.problem)) == (False, True)
+    names = earlier.read_sync("system", lambda c: system_audit.page(c, None, 10))
+    assert [entry.owner_name for _, entry in names if entry.at == EPOCH] == ["ana"]
+
+
+TAMPERINGS: dict[str, Callable[[Connection], object]] = {
+    "a changed entry": lambda c: c.execute(update(audit).where(audit.c.seq == 2).values(outcome="x")),
+    "another owner": lambda c: c.execute(update(audit).where(audit.c.seq == 2).values(owner=SUPPORT)),
+    "a missing entry": lambda c: c.execute(delete(audit).where(audit.c.seq == 2)),
+    "the newest missing": lambda c: c.execute(delete(audit).where(audit.c.seq == 4)),
+    "two swapped": lambda c: c.execute(update(audit).where(audit.c.seq > 2).values(seq=7 - audit.c.seq)),
+}
+
+
+@pytest.mark.parametrize("tampering", TAMPERINGS)
+def test_a_chain_that_was_broken_stays_broken(earlier: Database, blank_database_url: str, tampering: str) -> None:
+    """The upgrade does not vouch for entries that were changed before it."""
+    earlier.write_sync("system", audited)
+    earlier.write_sync("system", TAMPERINGS[tampering])
+    before = checked(earlier).problem
+    assert before
+    migrate.upgrade(blank_database_url)
+    assert checked(earlier).problem == before
+    [rekey] = earlier.read_sync("system", lambda c: c.execute(select(audit).where(audit.c.action == "rekey")).all())
+    assert rekey.outcome == "broken"
+    hashes = earlier.read_sync("system", lambda c: c.execute(select(audit.c.hash)).scalars().all())
+    assert len(hashes) == len(set(hashes) - {None}) + hashes.count(None)
+
+
+def test_old_hashes_are_not_kept(earlier: Database, blank_database_url: str) -> None:
+    """A list of names could be tried on them, as all else that went into them is in the row."""
+    hashes = select(audit.c.hash).where(audit.c.hash.is_not(None))
+    earlier.write_sync("system", audited)
+    earlier.write_sync("system", TAMPERINGS["a changed entry"])
+    before = set(earlier.read_sync("system", lambda c: c.execute(hashes).scalars().all()))
+    migrate.upgrade(blank_database_url)
+    after = set(earlier.read_sync("system", lambda c: c.execute(hashes).scalars().all()))
+    assert before
+    assert before.isdisjoint(after)
+
+
+def test_a_chain_that_lost_its_oldest_entries_stays_whole(earlier: Database, blank_database_url: str) -> None:
+    earlier.write_sync("system", audited)
+    earlier.write_sync("system", lambda c: system_audit.drop_old(c, 2))
+    migrate.upgrade(blank_database_url)
+    assert checked(earlier).ok
+
+
+def test_an_empty_audit_gets_no_entry(earlier: Database, blank_database_url: str) -> None:
+    migrate.upgrade(blank_database_url)
+    assert earlier.read_sync("system", lambda c: c.execute(select(audit)).all()) == []
+    assert earlier.read_sync("system", purge_pending_since) is None

@@ -11,12 +11,16 @@ from uuid import UUID, uuid4
 from sqlalchemy import Connection, insert
 
 from threefold_server.access import SHARED_POOL, Principal, derive_key
+from threefold_server.storage.pseudonyms import pseudonyms
 from threefold_server.storage.tables import audit
 
 OwnAction = Literal["forget", "refused"]
 AdminAction = Literal["export", "import", "rename", "list", "owners"]
 KeyAction = Literal["key.create", "key.rotate", "key.revoke"]
-Action = OwnAction | AdminAction | KeyAction
+UpgradeAction = Literal["rekey"]
+"""Pseudonyms became keyed, and the chain was computed anew."""
+
+Action = OwnAction | AdminAction | KeyAction | UpgradeAction
 
 STORE = SHARED_POOL
 """The owner of entries about the store itself; no owner key is ever zero."""
@@ -24,7 +28,7 @@ STORE = SHARED_POOL
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts, without a name: the caller's owner key and a hash of its agent."""
+    """Who acts: the caller's owner key and the key of its agent, of which an entry holds pseudonyms."""
 
     owner: UUID | None = None
     agent: UUID | None = None
@@ -55,13 +59,14 @@ def note(
     outcome: str = "done",
 ) -> None:
     """Add an entry; a worker chains it later, so that acts do not wait for each other."""
+    pseudonym = pseudonyms(connection)
     connection.execute(
         insert(audit).values(
-            owner=owner,
+            owner=pseudonym(owner),
             entry=uuid4(),
             at=at,
-            actor=actor.owner,
-            agent=actor.agent,
+            actor=actor.owner and pseudonym(actor.owner),
+            agent=actor.agent and pseudonym(actor.agent),
             admin=actor.admin,
             action=action,
             target=target,

@@ -12,7 +12,9 @@ from uuid import UUID
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
 from threefold_server.storage.prepared import Prepared, PreparedAmong
+from threefold_server.storage.pseudonyms import pseudonyms
 from threefold_server.storage.sessions import upsert
+from threefold_server.storage.store_secrets import store_secret
 from threefold_server.storage.tables import erased_turns, receipts, store
 
 _SECRET = "erasure_secret"
@@ -25,12 +27,7 @@ def turn_mark(secret: bytes, session: UUID, turn_id: str) -> bytes:
 
 def erasure_secret(connection: Connection) -> bytes:
     """The store's own secret for turn marks; made once."""
-    found = _VALUE.all(connection, name=_SECRET)
-    if not found:
-        fresh = {"name": _SECRET, "value": secrets.token_hex(32)}
-        connection.execute(upsert(connection, store).values(fresh).on_conflict_do_nothing())
-        found = _VALUE.all(connection, name=_SECRET)
-    return bytes.fromhex(found[0].value)
+    return store_secret(connection, _SECRET)
 
 
 def start_any_erased(connection: Connection, owner: UUID) -> Callable[[], bool]:
@@ -75,9 +72,10 @@ def unmark_erased(connection: Connection, owner: UUID, session: UUID, turn_ids: 
 def add_receipt(
     connection: Connection, owner: UUID, receipt: UUID, selector: str, counts: Mapping[str, int], at: int
 ) -> None:
-    """Keep a receipt: what kind of selector, how many rows, when. Never a name or a text."""
+    """Keep a receipt: what kind of selector, how many rows, when. Never a name or a text; its owner is a pseudonym."""
+    whose = pseudonyms(connection)(owner)
     connection.execute(
-        insert(receipts).values(owner=owner, receipt=receipt, selector=selector, counts=json.dumps(dict(counts)), at=at)
+        insert(receipts).values(owner=whose, receipt=receipt, selector=selector, counts=json.dumps(dict(counts)), at=at)
     )
 
 
@@ -121,4 +119,3 @@ _ERASED = PreparedAmong(
     ),
     erased_turns.c.turn,
 )
-_VALUE = Prepared(select(store.c.value).where(store.c.name == bindparam("name")))

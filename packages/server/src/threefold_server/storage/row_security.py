@@ -6,7 +6,22 @@ from sqlalchemy import Connection, text
 
 from threefold_server.access import SHARED_POOL
 
-_OWNER = "owner = NULLIF(current_setting('threefold.owner', true), '')::uuid"
+_OWN_KEY = "NULLIF(current_setting('threefold.owner', true), '')::uuid"
+_OWNER = f"owner = {_OWN_KEY}"
+_PADDED = "string_agg(set_byte('\\x00'::bytea, 0, get_byte(secret, i) # {pad}), ''::bytea ORDER BY i)"
+PSEUDONYM_FUNCTION = f"""
+CREATE FUNCTION threefold_pseudonym(key uuid) RETURNS uuid LANGUAGE sql STABLE AS $$
+    SELECT encode(substring(sha256(outer_pad || sha256(inner_pad || uuid_send(key))) FROM 1 FOR 16), 'hex')::uuid
+    FROM (
+        SELECT {_PADDED.format(pad=0x36)} AS inner_pad, {_PADDED.format(pad=0x5C)} AS outer_pad
+        FROM generate_series(0, 63) AS i,
+            (SELECT decode(rpad(value, 128, '0'), 'hex') AS secret FROM store WHERE name = 'pseudonym_key') AS kept
+    ) AS pads
+$$
+"""
+"""HMAC-SHA256 of an owner's key by the store's secret, cut to 16 bytes: what `storage/pseudonyms.py` computes. A
+function, as a policy that names a column of `store` would keep that column from being altered."""
+
 _SYSTEM = "current_setting('threefold.system', true) = 'on'"
 
 
@@ -24,6 +39,11 @@ def append_only_policies(table: str) -> list[str]:
     """DDL for a table that an owner's transactions add to, and only system work reads or changes."""
     enabled, forced, _, system = tenant_policies(table)
     return [enabled, forced, f"CREATE POLICY own_entries ON {table} FOR INSERT WITH CHECK ({_OWNER})", system]
+
+
+def pseudonymous_policy(table: str) -> str:
+    """DDL that lets an owner's transactions add rows under the owner's pseudonym. Nobody but system work reads them."""
+    return f"CREATE POLICY own_entries ON {table} FOR INSERT WITH CHECK (owner = threefold_pseudonym({_OWN_KEY}))"
 
 
 def shared_reads(table: str, condition: str) -> str:

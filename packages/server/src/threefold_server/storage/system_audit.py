@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
@@ -12,8 +13,9 @@ from sqlalchemy import Connection, and_, delete, func, select, tuple_, update
 
 from threefold.contract.admin import AuditCheck, AuditEntry
 from threefold_server.storage.audit import STORE
+from threefold_server.storage.pseudonyms import known_names
 from threefold_server.storage.sessions import upsert
-from threefold_server.storage.tables import audit, owners, store
+from threefold_server.storage.tables import audit, store
 from threefold_server.storage.types import AnyRow, from_micros, place
 
 AT_ONCE = 1_000
@@ -59,7 +61,8 @@ def chain(connection: Connection, limit: int) -> int:
 
 def verify(connection: Connection, known: Link | None) -> AuditCheck:
     """Compute the chain anew, from its start to its head; `known` is a head of earlier days that must be part of it."""
-    walk = _Walk(_link(connection, _START), known)
+    rekeyed = connection.execute(select(func.max(audit.c.counts)).where(audit.c.action == "rekey")).scalar_one()
+    walk = _Walk(_link(connection, _START), known, 0 if rekeyed is None else json.loads(rekeyed)["head"])
     walk.compare()  # what was noted may be where the chain starts now
     chained = select(audit).where(audit.c.seq.is_not(None)).order_by(audit.c.seq)
     for row in connection.execute(chained, execution_options={"yield_per": AT_ONCE}):
@@ -74,17 +77,13 @@ def page(
     connection: Connection, after: tuple[int, UUID] | None, limit: int
 ) -> list[tuple[tuple[int, str], AuditEntry]]:
     """Entries, the newest first, each with its position; with a name where the store still knows one."""
-    actors = owners.alias("actors")
-    statement = (
-        select(audit, owners.c.name, actors.c.name.label("by_name"))
-        .outerjoin_from(audit, owners, owners.c.owner == audit.c.owner)
-        .outerjoin(actors, actors.c.owner == audit.c.actor)
-        .order_by(audit.c.at.desc(), audit.c.entry.desc())
-        .limit(limit)
-    )
+    statement = select(audit).order_by(audit.c.at.desc(), audit.c.entry.desc()).limit(limit)
     if after is not None:
         statement = statement.where(tuple_(audit.c.at, audit.c.entry) < place(*after))
-    return [((row.at, row.entry.hex), _entry(row)) for row in connection.execute(statement)]
+    rows = connection.execute(statement).all()
+    people = {key for row in rows for key in (row.owner, row.actor) if key is not None}
+    names: dict[UUID | None, str] = {**known_names(connection, people)}
+    return [((row.at, row.entry.hex), _entry(row, names)) for row in rows]
 
 
 def drop_old(connection: Connection, before: int) -> int:
@@ -106,6 +105,9 @@ class _Walk:
 
     last: Link
     known: Link | None
+    rekeyed: int = 0
+    """Heads up to this place were noted before an upgrade computed the chain anew."""
+
     entries: int = 0
     problem: str | None = None
 
@@ -125,6 +127,11 @@ class _Walk:
         known, self.known = self.known, None
         if known != self.last and self.problem is None:
             self.problem = f"entry {known.seq} is not the one that was noted: the chain was written anew"
+            if known.seq <= self.rekeyed:
+                self.problem += (
+                    f", or noted before the upgrade that keyed the pseudonyms up to entry {self.rekeyed}; "
+                    "a head from before it shows nothing any more"
+                )
 
     def unmet(self, head: Link) -> str | None:
         """What the end of the walk shows."""
@@ -159,7 +166,7 @@ def _keep(connection: Connection, name: str, link: Link) -> None:
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": str(link)}))
 
 
-def _entry(row: AnyRow) -> AuditEntry:
+def _entry(row: AnyRow, names: Mapping[UUID | None, str]) -> AuditEntry:
     return AuditEntry(
         at=from_micros(row.at),
         action=row.action,
@@ -167,9 +174,9 @@ def _entry(row: AnyRow) -> AuditEntry:
         counts=json.loads(row.counts),
         outcome=row.outcome,
         owner=None if row.owner == STORE else row.owner.hex,
-        owner_name=row.name or None,
+        owner_name=names.get(row.owner),
         actor=None if row.actor is None else row.actor.hex,
-        actor_name=row.by_name or None,
+        actor_name=names.get(row.actor),
         agent=None if row.agent is None else row.agent.hex,
         admin=row.admin,
         seq=row.seq,

@@ -352,7 +352,7 @@ erased_turns = Table(
 receipts = Table(
     "receipts",
     metadata,
-    Column("owner", Key, primary_key=True),
+    Column("owner", Key, primary_key=True, comment="a pseudonym"),
     Column("receipt", Key, primary_key=True),
     Column("selector", Text, nullable=False),
     Column("counts", Text, nullable=False),
@@ -362,11 +362,11 @@ receipts = Table(
 audit = Table(
     "audit",
     metadata,
-    Column("owner", Key, primary_key=True, comment="whose memory; zero: the store's own affairs"),
+    Column("owner", Key, primary_key=True, comment="whose memory, by a pseudonym; zero: the store's own affairs"),
     Column("entry", Key, primary_key=True),
     Column("at", BigInteger, nullable=False),
-    Column("actor", Key, comment="the caller's owner key; null: nobody whom the service has verified"),
-    Column("agent", Key, comment="a hash of the caller's agent"),
+    Column("actor", Key, comment="the caller, by a pseudonym; null: nobody whom the service has verified"),
+    Column("agent", Key, comment="a pseudonym of the caller's agent"),
     Column("admin", Boolean, nullable=False),
     Column("action", Text, nullable=False),
     Column("target", Text, nullable=False, comment="the kind of selector, a level, a route; never an id"),
