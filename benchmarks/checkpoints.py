@@ -36,8 +36,8 @@ from rich.table import Table
 from stores import Stores, add_engine_options, chosen_engines, stores_of
 
 from threefold_langgraph import ThreefoldConnection, ThreefoldSaver, checkpoints
-from threefold_server.storage.database import Database
-from threefold_server.storage.migrate import upgrade
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.migrate import upgrade
 
 WINDOW = 20
 CHARACTERS = 200

@@ -254,7 +254,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
-    Server(config).run(sockets=[socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)])
+    Server(config, options.database_url).run(sockets=[socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)])
 
 
 def _connect(path: str) -> sqlite3.Connection:

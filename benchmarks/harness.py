@@ -17,7 +17,7 @@ from threading import Thread
 
 import httpx
 
-from threefold_server.storage.migrate import upgrade
+from threefold_server.storage.engine.migrate import upgrade
 
 THREEFOLD = str(Path(sys.executable).with_name("threefold"))
 

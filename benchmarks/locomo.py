@@ -27,7 +27,7 @@ from rich.table import Table
 
 from threefold import MemoryClient
 from threefold.contract import RecalledMemory, RecallResponse
-from threefold_server.conversations import Said, open_conversation
+from threefold_server.cli.conversations import Said, open_conversation
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6)

@@ -12,10 +12,10 @@ from uuid import UUID, uuid4
 
 from seeding import QUERY_WORDS, TURN_WORDS, TURNS, Words
 
-from threefold_server.indexing import Passage, turn_passages
-from threefold_server.ranking import Corpus, Row, rank
-from threefold_server.storage.search import NEAREST
-from threefold_server.text import query_terms
+from threefold_server.rules.ranking import Corpus, Row, rank
+from threefold_server.storage.memories.search import NEAREST
+from threefold_server.text.indexed import Passage, turn_passages
+from threefold_server.text.terms import query_terms
 
 QUESTIONS = 50
 LIMIT = 30

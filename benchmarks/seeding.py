@@ -34,21 +34,21 @@ from sqlalchemy import (
 )
 
 from threefold.contract import SaveFactRequest, TurnIn, WriteRequest
-from threefold_server.access import Principal, Reach, owner_key, session_key
 from threefold_server.consolidation.worker import run_until_idle
 from threefold_server.models.extractive import ExtractiveSummarizer
 from threefold_server.models.hashing import HashEmbedder
 from threefold_server.models.minilm import MiniLMEmbedder
-from threefold_server.models.packaged import read_packaged
 from threefold_server.models.ports import Vectors
-from threefold_server.remember import save_fact
+from threefold_server.operations.facts import save_fact
+from threefold_server.operations.write import write_turns
+from threefold_server.rules.access import Principal, Reach, owner_key, session_key
 from threefold_server.service import Service
 from threefold_server.settings import Settings
-from threefold_server.storage.database import Database
-from threefold_server.storage.migrate import upgrade
-from threefold_server.storage.tables import digests, facts, owners, passages, postings, sessions, tasks, turns
-from threefold_server.storage.types import Key
-from threefold_server.write import write_turns
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.migrate import upgrade
+from threefold_server.storage.engine.tables import digests, facts, owners, passages, postings, sessions, tasks, turns
+from threefold_server.storage.engine.types import Key
+from threefold_server.text.packaged import read_packaged
 
 AGENT = "bench"
 SESSION = "main"

@@ -31,7 +31,7 @@ from seeding import QUERY_WORDS, TURN_WORDS, Words
 from stores import add_engine_options, chosen_engines, stores_of
 from talk import request
 
-from threefold_server.storage.migrate import upgrade
+from threefold_server.storage.engine.migrate import upgrade
 
 SESSIONS = 30
 CLIENTS = 8

@@ -46,14 +46,14 @@ from sqlalchemy import select
 from stores import Stores, add_engine_options, chosen_engines, stores_of
 from talk import Talk, identity
 
-from threefold_server.access import owner_key
+from threefold_server.clock import now_micros
 from threefold_server.models import build_embedder
 from threefold_server.models.ports import Embedder, Vectors
-from threefold_server.service import now_micros
-from threefold_server.storage import system
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import passages
-from threefold_server.storage.tasks import TaskKind
+from threefold_server.rules.access import owner_key
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import passages
+from threefold_server.storage.sessions.tasks import TaskKind
+from threefold_server.storage.store import system
 
 CLIENTS = (1, 8, 32)
 FEW = 10

@@ -23,7 +23,8 @@ SESSIONS = ["own 0", "own 1", "shared", "shared"]
 def test_first_calls_after_idle_connections_were_cut_succeed(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threefold_server.storage.database.PING_AFTER_SECONDS", 0.0)  # every connection counts as idle
+    # every connection counts as idle
+    monkeypatch.setattr("threefold_server.storage.engine.database.PING_AFTER_SECONDS", 0.0)
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client(timeout=30.0) as memory:
         for number in range(3):
             cut_connections(postgres_url)

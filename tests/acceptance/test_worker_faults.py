@@ -12,9 +12,9 @@ from fixtures.command_line import THREEFOLD, Run
 from fixtures.faults import expire_leases
 from fixtures.openai_server import OpenAIServer, chat_reply, late
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import tasks
-from threefold_server.storage.tasks import TaskKind
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import tasks
+from threefold_server.storage.sessions.tasks import TaskKind
 
 MARKS = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
 LOST, KEPT = "Ana told of herons.", "Ana spoke about herons at the boathouse."

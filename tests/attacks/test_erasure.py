@@ -27,13 +27,14 @@ from threefold import MemoryClient
 from threefold.contract import PutCheckpointRequest, PutWritesRequest
 from threefold.contract.threads import BlobIn, WriteIn
 from threefold.errors import Forbidden
-from threefold_server.access import derive_key, owner_key
 from threefold_server.local import LocalService
-from threefold_server.storage import erasures, migrate
-from threefold_server.storage.database import Database
-from threefold_server.storage.pseudonyms import pseudonyms
-from threefold_server.storage.tables import audit, receipts, tasks
-from threefold_server.storage.types import AnyRow
+from threefold_server.rules.access import derive_key, owner_key
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.pseudonyms import pseudonyms
+from threefold_server.storage.engine.tables import audit, receipts, tasks
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.erasure import erasures
 
 WORD = "quagzilla"
 """In every text and name below. Long values are of few words, so that Postgres does not compress them."""

@@ -9,7 +9,7 @@ import pytest
 
 from threefold import MemoryClient, MemorySession
 from threefold.render import FENCE_CLOSE, FENCE_OPEN
-from threefold.tools import profile_tools, run_tool
+from threefold.tools.definitions import profile_tools, run_tool
 from threefold_server.local import LocalService
 
 MARKS: dict[str, Any] = {"token_budget": 4_000, "compaction_trigger": 400, "compaction_target": 100}

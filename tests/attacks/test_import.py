@@ -24,7 +24,7 @@ from threefold.calls import Call
 from threefold.contract.admin import ImportReceipt
 from threefold.errors import Conflict, Forbidden, InvalidRequest
 from threefold_server.local import LocalService
-from threefold_server.storage.archive import ARCHIVED
+from threefold_server.storage.store.archive import ARCHIVED
 
 Rows = list[dict[str, Any]]
 CARD = "4111 1111 1111 1111"

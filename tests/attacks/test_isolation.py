@@ -18,8 +18,8 @@ from threefold.contract import (
     QueryCheckpointsRequest,
 )
 from threefold.errors import Forbidden
-from threefold_server.access import Reach
 from threefold_server.local import LocalService
+from threefold_server.rules.access import Reach
 
 ITEM: dict[str, Any] = {"namespace": ["profile"], "key": "card"}
 SWEEPS: list[dict[str, Any]] = [

@@ -11,8 +11,8 @@ import regex
 from fixtures.openai_server import OpenAIServer, chat_reply
 from threefold import MemoryClient
 from threefold_server.local import LocalService
-from threefold_server.models.sentences import pack
-from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.text.sentences import pack
+from threefold_server.text.tokens import count_tokens, head_and_tail
 
 CLUSTERS = ["🇩🇪", "क्षि", "👍🏽", "👨‍👩‍👧‍👦", "🏳️‍🌈", "e\u0301\u0323", "\u1112\u1161\u11ab", "กำ", "নি", "1️⃣", "\r\n", "بِّ"]
 

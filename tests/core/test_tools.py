@@ -22,7 +22,9 @@ from threefold import (
     run_tool_async,
     tools_hint,
 )
-from threefold.answers import (
+from threefold.contract import Level, Memory, RecallResponse, StorePolicy, WhoAmI
+from threefold.render import FENCE_CLOSE, join_block, strip_block
+from threefold.tools.answers import (
     INCOMPLETE,
     NOT_ALLOWED,
     NOTHING_FORGOTTEN,
@@ -32,9 +34,7 @@ from threefold.answers import (
     UNAVAILABLE,
     found_text,
 )
-from threefold.contract import Level, Memory, RecallResponse, StorePolicy, WhoAmI
-from threefold.render import FENCE_CLOSE, join_block, strip_block
-from threefold.tools import PROFILES, TOOLS, ProfileName, Tool, ToolName, profile_tools
+from threefold.tools.definitions import PROFILES, TOOLS, ProfileName, Tool, ToolName, profile_tools
 
 BLOCK = join_block([], ["- [2026-03-01, user] Ann likes tea"], [])
 SAVED = {

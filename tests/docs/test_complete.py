@@ -1,16 +1,18 @@
-"""The documentation has every setting, command, route, error and metric, and the map has every module."""
+"""The documentation covers every setting, command, route, error, metric, client option and folder."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 from pydantic import TypeAdapter
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from threefold.calls import ForgetOptions, ListOptions, RecallOptions, SaveOptions, UpdateOptions, WriteOptions
 from threefold.errors import ERRORS
 from threefold_server.app import create_app
 from threefold_server.cli import full_app
@@ -75,12 +77,13 @@ def test_every_metric_is_documented() -> None:
     assert missing(names, (ROOT / "docs" / "operations.md").read_text()) == []
 
 
-def test_map_has_every_module_once() -> None:
-    modules = [
-        path.relative_to(source).as_posix()
-        for source in (ROOT / "packages").glob("*/src")
-        for path in source.rglob("*.py")
-        if path.name != "__init__.py" and "versions" not in path.parts
-    ]
-    on_the_map = re.findall(r"^\| `(\S+\.py)` \|", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
-    assert sorted(on_the_map) == sorted(modules)
+def test_every_client_option_is_documented() -> None:
+    options = (RecallOptions, WriteOptions, ListOptions, ForgetOptions, SaveOptions, UpdateOptions)
+    names = sorted({name for option in options for name in get_type_hints(option)})
+    assert missing([f"{name}=" for name in names], (ROOT / "docs" / "python.md").read_text()) == []
+
+
+def test_every_folder_of_the_service_is_on_the_map() -> None:
+    source = ROOT / "packages" / "server" / "src" / "threefold_server"
+    folders = [f"{path.name}/" for path in source.iterdir() if (path / "__init__.py").exists()]
+    assert missing(folders, (ROOT / "CONTRIBUTING.md").read_text()) == []

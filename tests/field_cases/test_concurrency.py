@@ -18,8 +18,8 @@ from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import Conflict, InternalError, NotFound, RevisionConflict
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Connection
-from threefold_server.storage.tables import turns
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.tables import turns
 
 pytestmark = pytest.mark.anyio
 
@@ -88,7 +88,7 @@ def test_failed_write_leaves_no_lock_and_no_partial_data(
         def fail(*_: object, **__: object) -> None:
             raise ZeroDivisionError
 
-        fault.setattr("threefold_server.storage.sessions.advance", fail)
+        fault.setattr("threefold_server.storage.sessions.sessions.advance", fail)
         with pytest.raises(InternalError):
             memory.write("s1", [said("new", id="2")], expected_revision=1)  # several statements on Postgres as well
     with service.client(user="ana", agent="support") as other:

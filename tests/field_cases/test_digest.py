@@ -12,7 +12,7 @@ from fixtures.talk import said
 from threefold.contract import Digest
 from threefold_server.consolidation.rebuild import rebuild
 from threefold_server.local import LocalService
-from threefold_server.storage.tables import facts
+from threefold_server.storage.engine.tables import facts
 
 pytestmark = pytest.mark.anyio
 

@@ -19,9 +19,9 @@ from threefold import MemoryClient
 from threefold.contract import Memory, TurnIn
 from threefold.errors import NotFound, Unavailable
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.pseudonyms import pseudonyms
-from threefold_server.storage.tables import digests, fact_sources, facts, metadata, receipts, sessions
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.pseudonyms import pseudonyms
+from threefold_server.storage.engine.tables import digests, fact_sources, facts, metadata, receipts, sessions
 
 pytestmark = pytest.mark.anyio
 
@@ -133,7 +133,7 @@ def test_failed_forget_deletes_nothing(memory: MemoryClient, monkeypatch: pytest
         def fail(*_: object, **__: object) -> int:
             raise OperationalError("delete", None, Exception("disk I/O error"))
 
-        fault.setattr("threefold_server.storage.index.remove", fail)
+        fault.setattr("threefold_server.storage.memories.index.remove", fail)
         with pytest.raises(Unavailable):
             memory.forget(session_id="s1")
     assert [turn.content for turn in memory.turns("s1").turns] == [SECRET]

@@ -22,8 +22,8 @@ from sqlalchemy.engine import Engine
 from fixtures.talk import said
 from threefold.contract import Turn
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import sessions, tasks
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import sessions, tasks
 
 LARGE = ("turns", "passages", "postings")
 """Tables with many rows, which must never be scanned."""

@@ -19,7 +19,7 @@ from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.errors import Unavailable
 from threefold_server.local import LocalService
-from threefold_server.storage.migrate import upgrade
+from threefold_server.storage.engine.migrate import upgrade
 
 FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -13,11 +13,11 @@ import pytest
 
 from fixtures.consolidation import SECOND, START, World
 from threefold.contract import ForgetSource, TurnIn, UpdateFactRequest
+from threefold_server.clock import from_micros
 from threefold_server.consolidation.rebuild import rebuild
-from threefold_server.forget import delete_fact
-from threefold_server.remember import fact_history, restore_fact, update_fact
-from threefold_server.storage.tables import fact_sources, facts
-from threefold_server.storage.types import from_micros
+from threefold_server.operations.facts import fact_history, restore_fact, update_fact
+from threefold_server.operations.forget import delete_fact
+from threefold_server.storage.engine.tables import fact_sources, facts
 
 pytestmark = pytest.mark.anyio
 

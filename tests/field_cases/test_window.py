@@ -14,11 +14,11 @@ from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract import Turn, TurnIn, UpdateFactRequest, WriteRequest
 from threefold.errors import NotFound
+from threefold_server.clock import from_micros
 from threefold_server.local import LocalService
-from threefold_server.remember import get_fact, update_fact
-from threefold_server.storage.tables import sessions, turns
-from threefold_server.storage.types import from_micros
-from threefold_server.write import write_turns
+from threefold_server.operations.facts import get_fact, update_fact
+from threefold_server.operations.write import write_turns
+from threefold_server.storage.engine.tables import sessions, turns
 
 pytestmark = pytest.mark.anyio
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from threefold_server.storage.database import Database
-from threefold_server.storage.migrate import check_current
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.migrate import check_current
 
 
 def test_database_url_is_migrated(database_url: str) -> None:

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from fixtures.keys import make_key
-from threefold_server.access import Reach
 from threefold_server.local import LocalService
+from threefold_server.rules.access import Reach
 
 VALUE = {"type": "json", "data": "e30="}
 THREAD = "/v1/threads/{thread_id}"

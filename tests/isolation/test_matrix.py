@@ -16,8 +16,8 @@ from isolation.model import SELF, Item, Reader
 from threefold import MemoryClient
 from threefold.contract import DeleteRunsRequest, PutCheckpointRequest, QueryCheckpointsRequest
 from threefold.errors import Forbidden, InvalidRequest, NotFound
-from threefold_server.access import Reach
 from threefold_server.local import LocalService
+from threefold_server.rules.access import Reach
 
 USERS = ("ana", "crew/a", SELF)
 """One user has the name of an agent, but is never the owner for that agent."""

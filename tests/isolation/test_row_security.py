@@ -35,9 +35,9 @@ from threefold.contract import (
     PutWritesRequest,
     QueryCheckpointsRequest,
 )
-from threefold_server.access import owner_key
 from threefold_server.local import LocalService
-from threefold_server.storage.tables import TENANT_TABLES
+from threefold_server.rules.access import owner_key
+from threefold_server.storage.engine.tables import TENANT_TABLES
 
 ANA, BOB = owner_key("user", "ana"), owner_key("user", "bob")
 TENANT = re.compile(rf"\b({'|'.join(table.name for table in TENANT_TABLES)})\b")
@@ -96,7 +96,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """The names of the storage functions that were called."""
     names: set[str] = set()
     importlib.import_module("threefold_server.app")
-    importlib.import_module("threefold_server.archive")
+    importlib.import_module("threefold_server.operations.archive")
 
     def noting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

@@ -16,7 +16,7 @@ from alembic.config import Config
 from threefold_server import app
 from threefold_server.cli import main
 from threefold_server.models import build_embedder
-from threefold_server.storage import migrate
+from threefold_server.storage.engine import migrate
 
 released: Callable[[], Config] = getattr(migrate, "_config")  # noqa: B009 - of another module
 

@@ -18,8 +18,8 @@ from mcp.client.stdio import StdioServerParameters
 from fixtures.command_line import THREEFOLD, running
 from fixtures.keys import make_key
 from fixtures.mcp_clients import SETTINGS, over_http, started
-from threefold.tools import PROFILES
-from threefold_server.storage.database import sqlite_url
+from threefold.tools.definitions import PROFILES
+from threefold_server.settings import sqlite_url
 
 pytestmark = pytest.mark.anyio
 

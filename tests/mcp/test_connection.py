@@ -20,9 +20,9 @@ from pydantic import AnyUrl
 from fixtures.fake_service import NOON, Clock, FakeService, Fault, answer, down, refusing
 from fixtures.mcp_clients import call
 from threefold import AsyncMemoryClient, AsyncMemorySession, Deadlines, Forbidden, InvalidRequest, NotFound, Policy
-from threefold.answers import NOT_ALLOWED, UNAVAILABLE
 from threefold.contract import StorePolicy, WhoAmI
 from threefold.render import FENCE_CLOSE, FENCE_OPEN, strip_block
+from threefold.tools.answers import NOT_ALLOWED, UNAVAILABLE
 from threefold_server.local import LocalService
 from threefold_server.mcp.server import NO_SUCH_RESOURCE, Connection, Offer
 

@@ -21,13 +21,12 @@ from fixtures.command_line import running
 from fixtures.keys import make_key
 from fixtures.mcp_clients import SETTINGS, call, over_http
 from threefold import MemoryClient
-from threefold.answers import NOTHING_FORGOTTEN, NOTHING_FOUND, UNAVAILABLE
+from threefold.tools.answers import NOTHING_FORGOTTEN, NOTHING_FOUND, UNAVAILABLE
 from threefold_server import settings as settings_module
-from threefold_server.access import Reach
 from threefold_server.app import create_app
 from threefold_server.local import LocalService
-from threefold_server.settings import Settings
-from threefold_server.storage.database import sqlite_url
+from threefold_server.rules.access import Reach
+from threefold_server.settings import Settings, sqlite_url
 
 pytestmark = pytest.mark.anyio
 

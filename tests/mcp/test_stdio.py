@@ -22,11 +22,11 @@ from mcp.types import LATEST_PROTOCOL_VERSION
 from fixtures.command_line import THREEFOLD, Run, clean_environment, running
 from fixtures.keys import make_key
 from fixtures.mcp_clients import SETTINGS, call, over_stdio, started
-from threefold.answers import NOTHING_FOUND, UNAVAILABLE
 from threefold.contract import Memory
+from threefold.tools.answers import NOTHING_FOUND, UNAVAILABLE
 from threefold_server.local import LocalService
-from threefold_server.storage.database import sqlite_url
-from threefold_server.storage.migrate import upgrade
+from threefold_server.settings import sqlite_url
+from threefold_server.storage.engine.migrate import upgrade
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threefold_crewai.exchange import exchange_of
+from threefold_crewai.dumps import exchange_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from fixtures.fake_service import Clock
 from fixtures.line import Line
 from plugins.crewai.conftest import client_of, crew_that, inputs, memory_of, replies, spoken, strict
 from threefold import CircuitBreaker, Forbidden, Policy, Unreachable
-from threefold.answers import UNAVAILABLE
+from threefold.tools.answers import UNAVAILABLE
 from threefold_crewai import MemoryAborted, acting_as
 
 

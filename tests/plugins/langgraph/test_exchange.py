@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from threefold_langgraph.exchange import before, exchange, text_of, turns_of, with_block
+from threefold_langgraph.conversation import before, exchange, text_of, turns_of, with_block
 
 
 def human(text: str, message_id: str | None = None) -> HumanMessage:

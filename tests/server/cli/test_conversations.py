@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from threefold_server.conversations import Said, Unreadable, open_conversation
+from threefold_server.cli.conversations import Said, Unreadable, open_conversation
 
 
 def lines(tmp_path: Path, *entries: object, name: str = "talk.jsonl") -> Path:

@@ -9,8 +9,8 @@ import pytest
 from fixtures.command_line import Run
 from fixtures.openai_server import OpenAIServer, chat_reply, error_reply
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import tasks
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import tasks
 
 
 def test_doctor_fails_if_there_is_a_finding(run: Run, sqlite_url: str) -> None:

@@ -9,13 +9,13 @@ import pytest
 
 from fixtures.command_line import Run
 from threefold.errors import Forbidden, Unauthenticated
-from threefold_server.access import KeyPolicy
 from threefold_server.cli.keys import MICROS_PER_DAY, KeyList, KeyView
 from threefold_server.cli.output import out
+from threefold_server.clock import now_micros
 from threefold_server.local import LocalService
-from threefold_server.service import now_micros
-from threefold_server.storage import keys
-from threefold_server.storage.database import Database
+from threefold_server.rules.access import KeyPolicy
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.store import keys
 
 
 @pytest.fixture

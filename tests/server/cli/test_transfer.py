@@ -10,9 +10,9 @@ from sqlalchemy import update
 from fixtures.command_line import Run
 from threefold import MemoryClient
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import turns
-from threefold_server.storage.transfer import Content, contents
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import turns
+from threefold_server.storage.store.transfer import Content, contents
 
 SAID = "The heron nests behind the boathouse. \U0001f426 \u0440\u0435\u043a\u0430"
 MANY = 1_203  # more than two batches

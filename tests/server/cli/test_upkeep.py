@@ -15,9 +15,9 @@ from fixtures.command_line import Run
 from fixtures.postgres import Databases
 from threefold import MemoryClient
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.erasures import purge_pending_since
-from threefold_server.storage.migrate import check_current
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.migrate import check_current
+from threefold_server.storage.erasure.erasures import purge_pending_since
 
 SAID = "The heron nests behind the boathouse."
 

@@ -14,10 +14,10 @@ import pytest
 
 from fixtures.consolidation import World, until
 from threefold.contract import TurnIn, UpdateFactRequest
-from threefold_server.doctor import examine
-from threefold_server.end import end_session
-from threefold_server.remember import update_fact
-from threefold_server.storage.tables import fact_sources, facts, tasks
+from threefold_server.operations.doctor import examine
+from threefold_server.operations.facts import update_fact
+from threefold_server.operations.sessions import end_session
+from threefold_server.storage.engine.tables import fact_sources, facts, tasks
 
 pytestmark = pytest.mark.anyio
 

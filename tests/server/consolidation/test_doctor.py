@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from fixtures.consolidation import SECOND, World
-from threefold_server.doctor import LATE_SECONDS, Finding, examine
+from threefold_server.clock import now_micros
 from threefold_server.models.ports import ModelError, ModelRefused
-from threefold_server.service import now_micros
+from threefold_server.operations.doctor import LATE_SECONDS, Finding, examine
 
 pytestmark = pytest.mark.anyio
 

@@ -9,13 +9,13 @@ import pytest
 
 from fixtures.consolidation import SECOND, World, nothing
 from threefold.contract import TurnIn, UpdateFactRequest, WriteRequest
-from threefold_server.access import Reach
 from threefold_server.models.ports import Candidate, ModelError, ModelRefused
-from threefold_server.remember import update_fact
-from threefold_server.storage import archive
-from threefold_server.storage.archive_rules import Rules
-from threefold_server.storage.tables import fact_sources, facts, tasks
-from threefold_server.write import write_turns
+from threefold_server.operations.facts import update_fact
+from threefold_server.operations.write import write_turns
+from threefold_server.rules.access import Reach
+from threefold_server.storage.engine.tables import fact_sources, facts, tasks
+from threefold_server.storage.store import archive
+from threefold_server.storage.store.archive_rules import Rules
 
 pytestmark = pytest.mark.anyio
 

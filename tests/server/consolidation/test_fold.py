@@ -13,16 +13,16 @@ from sqlalchemy import Connection
 from fixtures.consolidation import World
 from threefold.contract import Turn, TurnIn
 from threefold.render import join_block
-from threefold_server.browse import list_digests
+from threefold_server.clock import from_micros
 from threefold_server.consolidation import fold
 from threefold_server.consolidation.fold import digest_turns, fold_session, oldest_groups, portions
 from threefold_server.models.ports import DigestTurn, ModelError
-from threefold_server.models.tokens import count_tokens
-from threefold_server.storage import digests as digest_store
-from threefold_server.storage import folding
-from threefold_server.storage.tables import digests, sessions, turns
-from threefold_server.storage.tasks import LeaseLost
-from threefold_server.storage.types import from_micros
+from threefold_server.operations.browse import list_digests
+from threefold_server.storage.engine.tables import digests, sessions, turns
+from threefold_server.storage.sessions import digests as digest_store
+from threefold_server.storage.sessions import folding
+from threefold_server.storage.sessions.tasks import LeaseLost
+from threefold_server.text.tokens import count_tokens
 
 pytestmark = pytest.mark.anyio
 

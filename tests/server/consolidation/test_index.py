@@ -12,18 +12,19 @@ from sqlalchemy import insert
 from fixtures.consolidation import FakeEmbedder, World
 from threefold.contract import TurnIn, UpdateFactRequest
 from threefold.errors import EmbedderMismatch
-from threefold_server.access import SHARED_POOL
 from threefold_server.consolidation import index as consolidation
 from threefold_server.consolidation.index import embed_passages, index_words
-from threefold_server.indexing import Passage, turn_passages
 from threefold_server.models.ports import ModelError
-from threefold_server.redaction import Redact
-from threefold_server.remember import update_fact
-from threefold_server.storage import index, tasks
-from threefold_server.storage.tables import passages, postings
-from threefold_server.storage.tables import tasks as task_table
-from threefold_server.storage.tasks import LeaseLost
-from threefold_server.storage.types import AnyRow
+from threefold_server.operations.facts import update_fact
+from threefold_server.rules.access import SHARED_POOL
+from threefold_server.storage.engine.tables import passages, postings
+from threefold_server.storage.engine.tables import tasks as task_table
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.memories import index
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import LeaseLost
+from threefold_server.text.indexed import Passage, turn_passages
+from threefold_server.text.redaction import Redact
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ import pytest
 
 from threefold.contract import Role
 from threefold.render import join_block
-from threefold_server.indexing import fact_passages, own_words, turn_passages
+from threefold_server.text.indexed import fact_passages, own_words, turn_passages
 
 NOON = datetime(2023, 3, 23, 12, tzinfo=UTC)
 

@@ -10,16 +10,16 @@ import pytest
 
 from fixtures.consolidation import FakeEmbedder, World
 from threefold.contract import RecallRequest, TurnIn, UpdateFactRequest
-from threefold_server.access import Principal
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.consolidation.rebuild import rebuild, reembed, retry_parked
 from threefold_server.models.ports import ModelError, ModelRefused, Vectors
-from threefold_server.recall import recall
-from threefold_server.remember import update_fact
-from threefold_server.storage import tasks
-from threefold_server.storage.tables import digests, facts, passages, postings, sessions, store
-from threefold_server.storage.tasks import LeaseLost
+from threefold_server.operations.facts import update_fact
+from threefold_server.operations.recall import recall
+from threefold_server.rules.access import Principal
+from threefold_server.storage.engine.tables import digests, facts, passages, postings, sessions, store
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import LeaseLost
 
 pytestmark = pytest.mark.anyio
 

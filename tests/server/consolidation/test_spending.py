@@ -16,17 +16,17 @@ from sqlalchemy import Table
 from fixtures.consolidation import ANA, START, World, until
 from fixtures.openai_server import HANG, OpenAIServer, Reply, chat_reply, error_reply
 from threefold_server.consolidation import worker
-from threefold_server.end import end_session
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import read_instructions
 from threefold_server.models.mem0 import Mem0Extractor
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
 from threefold_server.models.ports import ModelError
+from threefold_server.operations.sessions import end_session
 from threefold_server.spending import MICROS_PER_DAY, Spending, paid_by
-from threefold_server.storage import spending
-from threefold_server.storage.tables import digests, facts, model_use, tasks
-from threefold_server.storage.tasks import TaskKind
+from threefold_server.storage.engine.tables import digests, facts, model_use, tasks
+from threefold_server.storage.sessions.tasks import TaskKind
+from threefold_server.storage.store import spending
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,10 @@ from sqlalchemy import Connection
 
 from fixtures.consolidation import SECOND, START, World
 from threefold.contract import SessionStatus
-from threefold_server.storage import system, tasks
-from threefold_server.storage.tables import tasks as task_table
-from threefold_server.storage.tasks import Claim, TaskKind
+from threefold_server.storage.engine.tables import tasks as task_table
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import Claim, TaskKind
+from threefold_server.storage.store import system
 
 pytestmark = pytest.mark.anyio
 

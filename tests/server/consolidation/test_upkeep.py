@@ -16,11 +16,11 @@ from threefold.errors import Conflict, Unavailable
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.upkeep import AT_ONCE, every, flush_reads, retire_threads, retire_turns, sweep
 from threefold_server.models.ports import ModelError, ModelRefused
+from threefold_server.operations.threads import put_checkpoint
 from threefold_server.service import Service
-from threefold_server.storage.tables import checkpoints, digests, erased_turns, facts, passages, threads, turns
-from threefold_server.storage.tasks import LeaseLost
-from threefold_server.storage.types import AnyRow
-from threefold_server.threads import put_checkpoint
+from threefold_server.storage.engine.tables import checkpoints, digests, erased_turns, facts, passages, threads, turns
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.sessions.tasks import LeaseLost
 
 pytestmark = pytest.mark.anyio
 
@@ -150,7 +150,7 @@ async def test_counts_survive_an_outage(world: World, monkeypatch: pytest.Monkey
         def fail(*_: object, **__: object) -> None:
             raise Unavailable("down")
 
-        outage.setattr("threefold_server.storage.system.add_reads", fail)
+        outage.setattr("threefold_server.storage.store.system.add_reads", fail)
         with pytest.raises(Unavailable):
             await read(world, "The boat is blue.", 2)
     await read(world, "The boat is blue.", 1)

@@ -24,8 +24,8 @@ from threefold_server.consolidation.index import embed_passages, index_words
 from threefold_server.consolidation.rebuild import retry_parked
 from threefold_server.consolidation.worker import Worker, retry_delay, run_until_idle, run_workers
 from threefold_server.models.ports import ModelError, ModelRefused
-from threefold_server.storage.tables import digests, facts, passages, tasks
-from threefold_server.storage.tasks import MAX_ATTEMPTS
+from threefold_server.storage.engine.tables import digests, facts, passages, tasks
+from threefold_server.storage.sessions.tasks import MAX_ATTEMPTS
 
 pytestmark = pytest.mark.anyio
 

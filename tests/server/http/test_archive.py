@@ -16,11 +16,10 @@ from fixtures.keys import make_key
 from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold import MemoryClient
 from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from threefold_server.access import SHARED_POOL, owner_key
 from threefold_server.local import LocalService
-from threefold_server.storage.archive import ARCHIVED
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import (
+from threefold_server.rules.access import SHARED_POOL, owner_key
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import (
     TENANT_TABLES,
     audit,
     erased_turns,
@@ -31,6 +30,7 @@ from threefold_server.storage.tables import (
     receipts,
     tasks,
 )
+from threefold_server.storage.store.archive import ARCHIVED
 
 DERIVED = {passages, postings, tasks}
 ABOUT = {owners, erased_turns, receipts, audit, model_use}

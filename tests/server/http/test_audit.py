@@ -17,14 +17,14 @@ from fixtures.talk import said
 from threefold import MemoryClient
 from threefold.contract.admin import AuditEntry
 from threefold.errors import Forbidden, InvalidRequest
-from threefold_server.access import owner_key
+from threefold_server.clock import now_micros
 from threefold_server.local import LocalService
-from threefold_server.service import now_micros
-from threefold_server.storage import audit as entries
-from threefold_server.storage import keys, system_audit
-from threefold_server.storage.database import Database
-from threefold_server.storage.pseudonyms import pseudonyms
-from threefold_server.storage.tables import audit
+from threefold_server.rules.access import owner_key
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.pseudonyms import pseudonyms
+from threefold_server.storage.engine.tables import audit
+from threefold_server.storage.store import audit as entries
+from threefold_server.storage.store import keys, system_audit
 
 
 @pytest.fixture

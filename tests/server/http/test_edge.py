@@ -117,7 +117,7 @@ def test_unexpected_error_reveals_no_details(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("secret kumquat")
 
-    monkeypatch.setattr("threefold_server.storage.listing.page", broken)
+    monkeypatch.setattr("threefold_server.storage.memories.listing.page", broken)
     answer = http.post("/v1/list", json={})
     assert (answer.status_code, answer.json()["error"]["code"]) == (500, "internal")
     assert "kumquat" not in answer.text

@@ -21,8 +21,8 @@ from threefold import MemoryClient
 from threefold.contract import ForgetSource
 from threefold.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from threefold_server.local import LocalService
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import facts, metadata, passages, postings
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import facts, metadata, passages, postings
 
 SECRET = "ZX-99-quetzal"
 
@@ -68,7 +68,7 @@ def test_fact_of_a_session_without_turns_is_forgotten_with_it(memory: MemoryClie
 
 def test_open_reader_delays_the_purge_and_no_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Waiting for the reader with the only write connection would block all writes; the timeout here is very long."""
-    monkeypatch.setattr("threefold_server.storage.database.BUSY_TIMEOUT_MS", 600_000)
+    monkeypatch.setattr("threefold_server.storage.engine.database.BUSY_TIMEOUT_MS", 600_000)
     with LocalService(tmp_path, embedder="hash") as service, service.client(timeout=60.0) as memory:
         memory.write("s1", [said(SECRET)])
         with closing(Database(f"sqlite:///{tmp_path / 'threefold.db'}")) as outside, outside._reader.begin() as reader:  # pyright: ignore[reportPrivateUsage]

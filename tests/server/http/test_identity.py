@@ -17,11 +17,11 @@ import pytest
 from fixtures.keys import make_key
 from threefold import MemoryClient
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
-from threefold_server.access import Reach
+from threefold_server.clock import now_micros
 from threefold_server.local import LocalService
-from threefold_server.service import now_micros
-from threefold_server.storage import keys
-from threefold_server.storage.database import Database
+from threefold_server.rules.access import Reach
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.store import keys
 
 SAID = [{"role": "user", "content": "the word is kumquat"}]
 

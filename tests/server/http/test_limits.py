@@ -12,8 +12,8 @@ import pytest
 
 from fixtures.keys import make_key
 from threefold import MemoryClient, MemorySession, QuotaExceeded
-from threefold_server.access import KeyPolicy
 from threefold_server.local import LocalService
+from threefold_server.rules.access import KeyPolicy
 
 
 def said(*words: str) -> list[dict[str, Any]]:

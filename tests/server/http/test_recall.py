@@ -19,7 +19,7 @@ from threefold import MemoryClient
 from threefold.errors import InvalidRequest, Unavailable
 from threefold_server.local import LocalService
 from threefold_server.models import build_embedder
-from threefold_server.models.tokens import count_tokens
+from threefold_server.text.tokens import count_tokens
 
 
 def texts(memory: MemoryClient, query: str, **options: Any) -> list[str]:
@@ -358,7 +358,7 @@ def test_only_requested_tiers_are_reported_as_degraded(service: LocalService, mo
     def broken(*_: object) -> None:
         raise Unavailable("the database did not answer")
 
-    monkeypatch.setattr("threefold_server.storage.memories.Search.run", broken)
+    monkeypatch.setattr("threefold_server.storage.memories.recall_search.Search.run", broken)
     with service.client(timeout=60) as memory:
         recalled = memory.recall("x", session_id="s1", include=["short_term", "shared"])
     assert recalled.degraded == ["shared"]

@@ -13,10 +13,10 @@ from fixtures.consolidation import World
 from fixtures.openai_server import OpenAIServer, chat_reply
 from fixtures.talk import said
 from threefold.contract import TurnIn
-from threefold_server import redaction
 from threefold_server.consolidation.rebuild import rebuild
 from threefold_server.local import LocalService
-from threefold_server.storage.tables import digests, postings, turns
+from threefold_server.storage.engine.tables import digests, postings, turns
+from threefold_server.text import redaction
 
 pytestmark = pytest.mark.anyio
 

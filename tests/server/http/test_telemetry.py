@@ -60,7 +60,7 @@ def test_span_of_a_failed_request_contains_no_content(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("secret kumquat")
 
-    monkeypatch.setattr("threefold_server.storage.listing.page", broken)
+    monkeypatch.setattr("threefold_server.storage.memories.listing.page", broken)
     with (
         LocalService(database_url=sqlite_url, embedder="hash") as service,
         service.client() as memory,

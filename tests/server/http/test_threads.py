@@ -22,7 +22,7 @@ from threefold.contract import (
     WriteIn,
 )
 from threefold_server.local import LocalService
-from threefold_server.storage import checkpoints, pruning
+from threefold_server.storage.threads import checkpoints, pruning
 
 HOSTILE = ["../x", "a/b/checkpoints", "query", "%2F", "' OR 1=1 --", "é" * 512, "a\nb", ".", "..", "😀", "prune"]
 

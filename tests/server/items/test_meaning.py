@@ -14,10 +14,10 @@ from threefold.contract import ForgetRequest, Item, ItemsRequest, OpResult
 from threefold.errors import Unavailable
 from threefold_server.consolidation.rebuild import rebuild, reembed
 from threefold_server.consolidation.upkeep import sweep
-from threefold_server.forget import forget
-from threefold_server.items import run_items
 from threefold_server.models.ports import ModelError
-from threefold_server.storage.tables import items, passages, store
+from threefold_server.operations.forget import forget
+from threefold_server.operations.items import run_items
+from threefold_server.storage.engine.tables import items, passages, store
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +108,7 @@ async def test_ranked_search_pages_through_everything(world: World) -> None:
 async def test_failing_or_hanging_embedder_loses_no_item(
     world: World, trouble: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("threefold_server.items.ONE_SECONDS", 0.01)
+    monkeypatch.setattr("threefold_server.operations.items.ONE_SECONDS", 0.01)
     world.embedder.before = trouble
     await put(world, "k", {"text": "pumpkin soup"})
     with pytest.raises(Unavailable, match="embedder"):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from threefold_server.models import build_chat, build_embedder, build_summarizer
-from threefold_server.models.packaged import InstallationError
+from threefold_server.text.packaged import InstallationError
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from threefold.contract.common import Role
 from threefold_server.models.cues import is_rule, salience
 from threefold_server.models.extractive import MAX_LINES_PER_TURN, ExtractiveSummarizer
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.tokens import count_tokens
+from threefold_server.text.tokens import count_tokens
 
 LINE = re.compile(r"\[\d+\] \S.*?: \S.*")
 

@@ -16,7 +16,6 @@ import pytest
 from fixtures.openai_server import MISSHAPEN_FACTS, OpenAIServer, Reply, chat_reply, unusable, wrapped
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.mem0 import Mem0Extractor, mem0_prompts
-from threefold_server.models.packaged import InstallationError
 from threefold_server.models.ports import (
     Candidate,
     Comparison,
@@ -27,6 +26,7 @@ from threefold_server.models.ports import (
     Talk,
     Verdict,
 )
+from threefold_server.text.packaged import InstallationError
 
 SAID = datetime(2023, 5, 24, 0, 30, tzinfo=timezone(timedelta(hours=8)))
 TALK = Talk(

@@ -14,7 +14,7 @@ from anyio.to_thread import current_default_thread_limiter
 
 from threefold_server.models import minilm
 from threefold_server.models.minilm import BATCH_TEXTS, BATCH_TOKENS, MiniLMEmbedder, batches
-from threefold_server.models.packaged import InstallationError
+from threefold_server.text.packaged import InstallationError
 
 PUBLISHED = Path(__file__).with_name("example_sentence.json")  # of the fp32 model, rounded to four places
 

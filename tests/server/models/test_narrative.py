@@ -14,7 +14,7 @@ from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import read_instructions
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.ports import DigestTurn, ModelError
-from threefold_server.models.tokens import count_tokens
+from threefold_server.text.tokens import count_tokens
 
 RULE = '[3] Ana: "Never email the client."'
 TURNS = [

@@ -20,7 +20,7 @@ from fixtures.openai_server import (
 )
 from threefold_server.models.openai import TEXTS_PER_REQUEST, OpenAIEmbedder
 from threefold_server.models.ports import ModelError, ModelRefused, Vectors
-from threefold_server.redaction import redact
+from threefold_server.text.redaction import redact
 
 
 def embed(server: OpenAIServer, texts: Sequence[str], timeout: float = 30.0, api_key: str = "key") -> Vectors:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threefold_server.models.passages import MAX_PASSAGES, PASSAGE_PIECES, split_passages, spread
-from threefold_server.models.sentences import pack, sentences
-from threefold_server.models.wordpiece import count_pieces
+from threefold_server.text.passages import MAX_PASSAGES, PASSAGE_PIECES, split_passages, spread
+from threefold_server.text.sentences import pack, sentences
+from threefold_server.text.wordpiece import count_pieces
 
 ANY_TEXT = st.text(st.characters(), max_size=300)
 

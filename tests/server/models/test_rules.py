@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.rules import read_reply, standing_rules
+from threefold_server.models.standing_rules import read_reply, standing_rules
 
 RULE = '[3] Ana: "Never email the client."'
 TURNS = [

@@ -11,9 +11,9 @@ import tiktoken
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threefold_server.models import tokens
-from threefold_server.models.packaged import InstallationError, check_sha256, read_packaged
-from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.text import tokens
+from threefold_server.text.packaged import InstallationError, check_sha256, read_packaged
+from threefold_server.text.tokens import count_tokens, head_and_tail
 
 ANY_TEXT = st.text(st.characters(), max_size=400)  # includes lone surrogates and NUL
 OFFICIAL_SHA256 = "223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7"
@@ -32,7 +32,7 @@ def test_packaged_ranks_are_the_published_ones() -> None:
 
 
 def test_altered_file_is_refused_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("threefold_server.models.packaged.SHA256", {"vocab.txt": "0" * 64})
+    monkeypatch.setattr("threefold_server.text.packaged.SHA256", {"vocab.txt": "0" * 64})
     with pytest.raises(InstallationError, match="Reinstall threefold-server"):
         read_packaged("vocab.txt")
     check_sha256("same", "same", "a file", "")

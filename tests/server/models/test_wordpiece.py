@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from threefold_server.models.wordpiece import count_pieces, encode
+from threefold_server.text.wordpiece import count_pieces, encode
 
 CLS, SEP, UNK = 101, 102, 100
 

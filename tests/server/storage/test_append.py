@@ -18,12 +18,13 @@ from sqlalchemy import Connection, select
 
 from fixtures.consolidation import START, World, build_world, until
 from threefold.contract import TurnIn, WriteRequest, WriteResponse
-from threefold_server.access import Reach, session_scope
-from threefold_server.storage import append, erasures
-from threefold_server.storage.append import Marks, start_append
-from threefold_server.storage.tables import owners, sessions, tasks, turns
-from threefold_server.storage.turns import rows_of
-from threefold_server.write import _Append  # pyright: ignore[reportPrivateUsage]
+from threefold_server.operations.write import _Append  # pyright: ignore[reportPrivateUsage]
+from threefold_server.rules.access import Reach, session_scope
+from threefold_server.storage.engine.tables import owners, sessions, tasks, turns
+from threefold_server.storage.erasure import erasures
+from threefold_server.storage.sessions import append
+from threefold_server.storage.sessions.append import Marks, start_append
+from threefold_server.storage.sessions.turns import rows_of
 
 pytestmark = pytest.mark.anyio
 

@@ -12,8 +12,8 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from threefold.errors import Unavailable
-from threefold_server.storage.database import GONE, Database
-from threefold_server.storage.tables import owners
+from threefold_server.storage.engine.database import GONE, Database
+from threefold_server.storage.engine.tables import owners
 
 
 def test_error_contains_no_values(database_url: str) -> None:

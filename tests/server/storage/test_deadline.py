@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import Connection, Select, func, literal, select, text
 
 from threefold.errors import Unavailable
-from threefold_server.storage.database import READERS, Database
-from threefold_server.storage.deadline import Lane, allowed
+from threefold_server.storage.engine.database import READERS, Database
+from threefold_server.storage.engine.deadline import Lane, allowed
 
 pytestmark = pytest.mark.anyio
 
@@ -105,7 +105,7 @@ async def test_stopping_service_ends_its_calls(database_url: str) -> None:
 
 async def test_outcome_of_work_that_does_not_return_depends_on_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A write that started has an unknown outcome; one that waited for a thread was never run."""
-    monkeypatch.setattr("threefold_server.storage.deadline.SLACK_SECONDS", 0)
+    monkeypatch.setattr("threefold_server.storage.engine.deadline.SLACK_SECONDS", 0)
     held = threading.Event()
     ran: list[int] = []
     lane = Lane(1)

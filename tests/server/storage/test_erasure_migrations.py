@@ -13,14 +13,15 @@ from alembic.config import Config
 from sqlalchemy import Connection, delete, insert, select, text, update
 
 from threefold.contract.admin import AuditCheck
-from threefold_server.access import derive_key, owner_key, session_key
-from threefold_server.storage import migrate, system_audit
-from threefold_server.storage.audit import STORE, Actor, note
-from threefold_server.storage.database import Database
-from threefold_server.storage.erasures import purge_pending_since
-from threefold_server.storage.pseudonyms import pseudonyms
-from threefold_server.storage.tables import audit, owners, receipts, tasks
-from threefold_server.storage.types import EPOCH
+from threefold_server.clock import EPOCH
+from threefold_server.rules.access import derive_key, owner_key, session_key
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.pseudonyms import pseudonyms
+from threefold_server.storage.engine.tables import audit, owners, receipts, tasks
+from threefold_server.storage.erasure.erasures import purge_pending_since
+from threefold_server.storage.store import system_audit
+from threefold_server.storage.store.audit import STORE, Actor, note
 
 ANA, BOB = owner_key("user", "ana"), owner_key("user", "bob")
 SUPPORT = derive_key("agent", b"support")
@@ -31,7 +32,7 @@ def upgrade_to(connection: Connection, revision: str) -> None:
     if connection.dialect.name == "postgresql":
         connection.execute(text("CREATE EXTENSION IF NOT EXISTS vector"))
     config = Config()
-    config.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+    config.set_main_option("script_location", str(Path(migrate.__file__).parents[1] / "migrations"))
     config.attributes["connection"] = connection
     command.upgrade(config, revision)
 

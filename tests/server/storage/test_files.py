@@ -12,8 +12,9 @@ import pytest
 
 from fixtures.command_line import Run, running
 from threefold_server.local import LocalService
-from threefold_server.storage import files, migrate
-from threefold_server.storage.database import Database, sqlite_url
+from threefold_server.settings import sqlite_url
+from threefold_server.storage.engine import files, migrate
+from threefold_server.storage.engine.database import Database
 
 SAID = [{"role": "user", "content": "the word is kumquat"}]
 

@@ -13,10 +13,11 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
 from threefold.errors import Unavailable
-from threefold_server.storage import migrate
-from threefold_server.storage.database import Database, sqlite_url
-from threefold_server.storage.tables import metadata
-from threefold_server.storage.types import PgVector
+from threefold_server.settings import sqlite_url
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import metadata
+from threefold_server.storage.engine.types import PgVector
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from fixtures.consolidation import ANA, World
-from threefold_server.access import Reach, session_key
-from threefold_server.storage import nearest
-from threefold_server.storage.nearest import Kind
+from threefold_server.rules.access import Reach, session_key
+from threefold_server.storage.memories import nearest
+from threefold_server.storage.memories.nearest import Kind
 
 pytestmark = pytest.mark.anyio
 

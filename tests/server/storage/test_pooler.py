@@ -15,8 +15,8 @@ from fixtures.pooler import PROGRAM, PgBouncer
 from fixtures.postgres import Databases
 from fixtures.sample_memory import MARKS, answers, fill_memory
 from threefold_server.local import LocalService
-from threefold_server.storage import migrate
-from threefold_server.storage.database import Database
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
 
 
 @pytest.mark.parametrize(("parameter", "prepared"), [("", True), ("?pooler=transaction", False)])

@@ -12,11 +12,11 @@ import pytest
 from sqlalchemy import Connection, insert, select, text, update
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
-from threefold_server.storage import races
-from threefold_server.storage.database import Database
-from threefold_server.storage.prepared import Prepared
-from threefold_server.storage.races import ATTEMPTS
-from threefold_server.storage.tables import owners, sessions
+from threefold_server.storage.engine import races
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.prepared import Prepared
+from threefold_server.storage.engine.races import ATTEMPTS
+from threefold_server.storage.engine.tables import owners, sessions
 
 FIRST, SECOND = sorted([uuid4(), uuid4()])
 

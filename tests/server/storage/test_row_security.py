@@ -9,10 +9,10 @@ import pytest
 from sqlalchemy import Connection, insert, select, text
 from sqlalchemy.exc import ProgrammingError
 
-from threefold_server.access import SHARED_POOL
-from threefold_server.storage.database import Database
-from threefold_server.storage.row_security import unbound_role
-from threefold_server.storage.tables import TENANT_TABLES, metadata, owners, passages
+from threefold_server.rules.access import SHARED_POOL
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.row_security import unbound_role
+from threefold_server.storage.engine.tables import TENANT_TABLES, metadata, owners, passages
 
 STORE_TABLES = {"api_keys", "store"}
 """Tables without tenants: hashed keys, and settings of the store."""

@@ -13,12 +13,12 @@ from sqlalchemy import BigInteger, Boolean, Float, Integer, SmallInteger, insert
 
 from fixtures.postgres import Databases
 from threefold.errors import Unavailable
-from threefold_server.access import owner_key
-from threefold_server.storage import migrate, statistics
-from threefold_server.storage.database import Database
-from threefold_server.storage.purge import purge_files
-from threefold_server.storage.tables import metadata, owners
-from threefold_server.storage.types import Key
+from threefold_server.rules.access import owner_key
+from threefold_server.storage.engine import migrate, statistics
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import metadata, owners
+from threefold_server.storage.engine.types import Key
+from threefold_server.storage.erasure.purge import purge_files
 
 WORD = "quagzilla"
 WORDLESS = (BigInteger, Boolean, Float, Integer, Key, SmallInteger)

@@ -6,7 +6,7 @@ import pytest
 
 from fixtures.consolidation import World
 from threefold.contract import ListRequest
-from threefold_server.browse import list_memories, list_sessions
+from threefold_server.operations.browse import list_memories, list_sessions
 
 pytestmark = pytest.mark.anyio
 

@@ -16,14 +16,14 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, insert, select, text, update
 
 from threefold.errors import Unavailable
-from threefold_server.access import owner_key, session_key
 from threefold_server.local import LocalService
-from threefold_server.storage import migrate
-from threefold_server.storage.database import Database
-from threefold_server.storage.tables import owners, sessions, turns
+from threefold_server.rules.access import owner_key, session_key
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.engine.tables import owners, sessions, turns
 
 CONFIG = Config()
-CONFIG.set_main_option("script_location", str(Path(migrate.__file__).parent / "migrations"))
+CONFIG.set_main_option("script_location", str(Path(migrate.__file__).parents[1] / "migrations"))
 EARLIER = [script.revision for script in ScriptDirectory.from_config(CONFIG).walk_revisions()][1:]
 
 OWNER = owner_key("user", "ana")

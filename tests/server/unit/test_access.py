@@ -6,7 +6,7 @@ import pytest
 
 from threefold.contract import ForgetRequest, ForgetSource, Level
 from threefold.errors import Forbidden, InvalidRequest
-from threefold_server.access import (
+from threefold_server.rules.access import (
     SHARED_POOL,
     Principal,
     Reach,

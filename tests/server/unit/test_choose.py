@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from threefold.contract import RecalledMemory, ScoreParts
-from threefold_server.recall import _choose  # pyright: ignore[reportPrivateUsage]
+from threefold_server.operations.recall import _choose  # pyright: ignore[reportPrivateUsage]
 
 
 def memory(name: str, text: str, kind: Literal["fact", "episode"]) -> RecalledMemory:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from threefold_server.fields import item_passages, texts_at
+from threefold_server.text.item_fields import item_passages, texts_at
 
 VALUE: dict[str, Any] = {
     "title": "Trains",

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from threefold.errors import InvalidRequest
-from threefold_server.filters import check_filter, matches
+from threefold_server.rules.filters import check_filter, matches
 
 VALUE: dict[str, Any] = {
     "n": 9,

@@ -14,22 +14,22 @@ from hypothesis import strategies as st
 
 from threefold.contract import common
 from threefold.errors import InvalidRequest
-from threefold_server import fields
 from threefold_server.consolidation.candidates import grounded
 from threefold_server.consolidation.dates import ground_dates
-from threefold_server.fields import Work, item_passages, routes, stored_passages, texts_at
-from threefold_server.indexing import own_words
 from threefold_server.mcp.messages import whole
 from threefold_server.models.lines import parts
-from threefold_server.models.passages import split_passages
-from threefold_server.models.rules import read_reply
-from threefold_server.models.sentences import sentences
-from threefold_server.models.tokens import count_tokens
-from threefold_server.models.wordpiece import count_pieces
+from threefold_server.models.standing_rules import read_reply
 from threefold_server.models.wrapping import unwrap
-from threefold_server.redaction import redact
-from threefold_server.statements import relation_by_rule
-from threefold_server.text import terms
+from threefold_server.rules.statements import relation_by_rule
+from threefold_server.text import item_fields as fields
+from threefold_server.text.indexed import own_words
+from threefold_server.text.item_fields import Work, item_passages, routes, stored_passages, texts_at
+from threefold_server.text.passages import split_passages
+from threefold_server.text.redaction import redact
+from threefold_server.text.sentences import sentences
+from threefold_server.text.terms import terms
+from threefold_server.text.tokens import count_tokens
+from threefold_server.text.wordpiece import count_pieces
 
 SMALL, GROWTH = 6_000, 8
 NOTICEABLE = 0.05  # seconds of work below which a ratio means nothing

@@ -8,8 +8,8 @@ import pytest
 
 from fixtures.consolidation import SECOND, Clock
 from threefold.errors import RateLimited
-from threefold_server.access import KeyPolicy, Principal, Reach
-from threefold_server.rates import MAX_ENTRIES, Rates
+from threefold_server.http.rates import MAX_ENTRIES, Rates
+from threefold_server.rules.access import KeyPolicy, Principal, Reach
 from threefold_server.settings import Settings
 
 

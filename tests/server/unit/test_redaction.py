@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold_server import redaction
-from threefold_server.redaction import build_redactor, redact, redact_json
+from threefold_server.text import redaction
+from threefold_server.text.redaction import build_redactor, redact, redact_json
 
 # Each secret is built from two parts, so that no scanner of source code reports it.
 GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEF0123"
@@ -104,7 +104,7 @@ def test_missing_detector_is_an_error_at_startup(monkeypatch: pytest.MonkeyPatch
 def test_redaction_keeps_the_warning_filters_of_the_process() -> None:
     code = """if True:
         import warnings
-        from threefold_server.redaction import redact
+        from threefold_server.text.redaction import redact
         redact("my password is hunter2!")
         warnings.warn("look here", stacklevel=1)
     """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threefold_server.statements import relation_by_rule
+from threefold_server.rules.statements import relation_by_rule
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold_server.text import (
+from threefold_server.text.terms import (
     MAX_QUERY_TERMS,
     MAX_TERM_CHARS,
     STOPWORDS,

@@ -24,12 +24,13 @@ from google.genai.types import (
 )
 
 from threefold import TurnIn
-from threefold.calls import id_or_hash, id_or_none, turn_in
+from threefold.calls import turn_in
+from threefold.checks import id_or_hash, id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Turn
 from threefold.contract.common import clean_text
 from threefold.graphemes import middle_cut
 from threefold.session import without_recalled
-from threefold.tools import TOOLS
+from threefold.tools.definitions import TOOLS
 
 USER = "user"
 """The author of what the user sends; every other author is an agent."""

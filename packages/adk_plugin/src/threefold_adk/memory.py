@@ -20,8 +20,8 @@ from threefold import (
     TurnIn,
     strip_block,
 )
-from threefold.answers import memory_entry
 from threefold.calls import RecallOptions
+from threefold.tools.answers import memory_entry
 from threefold_adk.events import spoken_turns, words_of
 from threefold_adk.uris import client_from
 

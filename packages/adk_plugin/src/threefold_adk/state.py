@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 
 from threefold import AsyncMemoryClient, InvalidRequest, calls
 from threefold.calls import Call
+from threefold.checks import checked
 from threefold.contract import DataScope, ItemsResponse, PutItem, SearchItems
 from threefold.contract.items import MAX_ITEMS
 
@@ -107,4 +108,4 @@ def _puts(scope: DataScope, values: Values) -> Iterator[Call[ItemsResponse]]:
 
 
 def _put(key: str, value: Any) -> PutItem:
-    return calls.checked(PutItem, op="put", namespace=NAMESPACE, key=key, value={"value": value}, index=False)
+    return checked(PutItem, op="put", namespace=NAMESPACE, key=key, value={"value": value}, index=False)

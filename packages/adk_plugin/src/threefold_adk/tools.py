@@ -13,10 +13,10 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai.types import Content, FunctionDeclaration, Part
 
 from threefold import AsyncMemoryClient, Policy, tools_hint
-from threefold.arguments import KAGENT_RECALL
 from threefold.bounded import Bounded
 from threefold.spool import SessionKey
-from threefold.tools import DEFAULT_TOOLS, PROFILES, Tool, profile_tools, run_tool_async
+from threefold.tools.arguments import KAGENT_RECALL
+from threefold.tools.definitions import DEFAULT_TOOLS, PROFILES, Tool, profile_tools, run_tool_async
 from threefold_adk.events import words_of
 from threefold_adk.identity import session_of
 

@@ -26,7 +26,7 @@ from threefold.policy import CircuitBreaker, FailureMode, Policy, Stats
 from threefold.render import strip_block
 from threefold.session import AsyncMemorySession, MemorySession
 from threefold.spool import DirectorySpool, MemorySpool
-from threefold.tools import memory_tools, run_tool, run_tool_async, tools_hint
+from threefold.tools.definitions import memory_tools, run_tool, run_tool_async, tools_hint
 
 __all__ = [
     "AsyncMemoryClient",

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any, Literal, TypedDict, Unpack
 from urllib.parse import quote
 
-from threefold.calls import Call, checked, checked_id, given, json_body
+from threefold.calls import Call, given, json_body
+from threefold.checks import checked, checked_id
 from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import (
     AdminForgetRequest,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, Generic, Literal, TypedDict, TypeVar, Unpack
 from urllib.parse import quote
 from uuid import uuid4
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
+from threefold.checks import checked, checked_id
 from threefold.contract import (
     ChannelHistories,
     ChannelHistoryRequest,
@@ -56,14 +56,10 @@ from threefold.contract import (
     WriteRequest,
     WriteResponse,
 )
-from threefold.contract.common import Id
-from threefold.errors import InvalidRequest
 
 R = TypeVar("R", bound=BaseModel)
-M = TypeVar("M", bound=BaseModel)
 TurnLike = TurnIn | Mapping[str, Any]
 
-_ID: TypeAdapter[str] = TypeAdapter(Id)
 _DOTS = {".": "%2E", "..": "%2E%2E"}  # left alone by quote, and eaten by whoever normalises the path
 
 
@@ -347,55 +343,9 @@ def turn_in(turn: TurnLike) -> TurnIn:
     return made if made.id is not None else made.model_copy(update={"id": uuid4().hex})
 
 
-def checked(model: type[M], /, **fields: Any) -> M:
-    """A model of the contract, or `InvalidRequest` that names the fields and quotes none of their content."""
-    try:
-        return model.model_validate(fields)
-    except ValidationError as error:
-        refusal = _refusal(error)
-    raise refusal  # out here, as a chained pydantic error would quote the content
-
-
-def checked_id(name: str, value: str) -> str:
-    """An id as the contract wants it, exactly as it came."""
-    try:
-        return _ID.validate_python(value)
-    except ValidationError as error:
-        refusal = _refusal(error, name)
-    raise refusal
-
-
-def id_or_none(text: str | None) -> str | None:
-    """A name that a model or a framework made up, where it can be an id: it must not cost the turn it comes with."""
-    try:
-        return checked_id("name", text or "")
-    except InvalidRequest:
-        return None
-
-
 def beside_history(options: RecallOptions, has_history: bool) -> RecallOptions:
     """A model that is shown the conversation needs no window of it, unless the options say so."""
     return {"include": ("medium_term", "long_term"), **options} if has_history else options
-
-
-def id_or_hash(text: str | None) -> str:
-    """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
-    return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
-
-
-def problem(message: str) -> str:
-    """A validation message without the word that pydantic puts before ours."""
-    return message.removeprefix("Value error, ")
-
-
-def _refusal(error: ValidationError, *prefix: str) -> InvalidRequest:
-    problems = error.errors(include_url=False, include_context=False, include_input=False)
-    fields = [
-        {"field": ".".join(map(str, (*prefix, *item["loc"]))) or "request", "problem": problem(item["msg"])}
-        for item in problems
-    ]
-    message = "; ".join(f"{item['field']}: {item['problem']}" for item in fields[:5])
-    return InvalidRequest(message, {"fields": fields[:50]})
 
 
 def _path(collection: str, name: str, *rest: str) -> str:

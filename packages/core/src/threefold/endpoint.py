@@ -11,8 +11,8 @@ from urllib.parse import quote
 
 import httpx
 
-from threefold import calls
 from threefold.calls import Call, Deadlines, R
+from threefold.checks import checked_id
 from threefold.exchange import Exchange
 
 DEFAULT_URL = "http://127.0.0.1:8181"
@@ -31,8 +31,8 @@ class Endpoint:
         clock: Callable[[], float],
     ) -> None:
         self.url = _checked_url(url)
-        self.user = user if user is None else calls.checked_id("user", user)
-        self.agent = agent if agent is None else calls.checked_id("agent", agent)
+        self.user = user if user is None else checked_id("user", user)
+        self.agent = agent if agent is None else checked_id("agent", agent)
         self.deadlines = timeout if isinstance(timeout, Deadlines) else Deadlines(timeout, timeout, timeout)
         self._api_key = _checked_key(api_key)
         self._clock = clock
@@ -48,8 +48,8 @@ class Endpoint:
     def acting_as(self, *, user: str | None, agent: str | None) -> Self:
         """A client for exactly this user and agent, on the same connections."""
         clone = copy.copy(self)
-        clone.user = user if user is None else calls.checked_id("user", user)
-        clone.agent = agent if agent is None else calls.checked_id("agent", agent)
+        clone.user = user if user is None else checked_id("user", user)
+        clone.agent = agent if agent is None else checked_id("agent", agent)
         return clone
 
     def _exchange(self, call: Call[R]) -> Exchange[R]:

@@ -12,6 +12,7 @@ from typing import Any, Unpack, cast
 
 from threefold import calls
 from threefold.calls import Call, ForgetOptions, R, RecallOptions, RecordOptions, SaveOptions, TurnLike
+from threefold.checks import checked, checked_id
 from threefold.client import AsyncMemoryClient, MemoryClient
 from threefold.contract import (
     MAX_QUERY_CHARS,
@@ -65,7 +66,7 @@ class _Session:
     """What the twins share: everything but the calls themselves."""
 
     def __init__(self, client: MemoryClient | AsyncMemoryClient, session_id: str, policy: Policy | None) -> None:
-        self.session_id = calls.checked_id("session_id", session_id)
+        self.session_id = checked_id("session_id", session_id)
         self.policy = policy or Policy()
         self.key = SessionKey(client.origin, client.user, client.agent, session_id)
 
@@ -125,8 +126,8 @@ class _Session:
         *parts, last = chunks(turns)
         going_on: RecordOptions = {**options, "run_end": False}
         return [
-            *(calls.checked(WriteRequest, session_id=self.session_id, turns=part, **going_on) for part in parts),
-            calls.checked(WriteRequest, session_id=self.session_id, turns=last, **options),
+            *(checked(WriteRequest, session_id=self.session_id, turns=part, **going_on) for part in parts),
+            checked(WriteRequest, session_id=self.session_id, turns=last, **options),
         ]
 
     def _due(self, batch: _Batch) -> Iterator[Entry]:

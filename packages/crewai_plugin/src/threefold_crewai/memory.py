@@ -22,16 +22,17 @@ from threefold import (
     ThreefoldError,
     calls,
 )
-from threefold.answers import recalled_text
-from threefold.calls import RecallOptions, TurnLike, UpdateOptions, id_or_none
+from threefold.calls import RecallOptions, TurnLike, UpdateOptions
+from threefold.checks import id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, Level, RecallResponse, Role, Visibility
 from threefold.graphemes import middle_cut
 from threefold.identity import Identity
 from threefold.render import block_beside
 from threefold.session import fitting_query
+from threefold.tools.answers import recalled_text
 from threefold_crewai import copies
 from threefold_crewai.abort import aborting
-from threefold_crewai.exchange import Exchange, exchange_of, final_answer
+from threefold_crewai.dumps import Exchange, exchange_of, final_answer
 from threefold_crewai.identity import Named, Ownership
 from threefold_crewai.records import ROOT, Match, Records, Wanted, in_topic, match_of, note_of, record_of, within
 from threefold_crewai.runs import QUESTION, Step, current_step, install

@@ -14,8 +14,8 @@ from crewai.memory.utils import normalize_scope_path
 from pydantic import BaseModel, Field, ValidationError
 
 from threefold import InvalidRequest, MemorySession, calls
-from threefold.answers import found_text
 from threefold.contract import MAX_IDS_PER_CALL, MAX_PAGE, Memory, RecalledMemory
+from threefold.tools.answers import found_text
 
 ROOT = "/"
 IN_TOPIC = "#/"

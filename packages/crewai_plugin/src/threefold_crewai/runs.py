@@ -20,7 +20,7 @@ from crewai.utilities.crew.crew_context import get_crew_context
 from threefold import InvalidRequest, ThreefoldError
 from threefold_crewai.abort import aborting
 from threefold_crewai.copies import reunite
-from threefold_crewai.exchange import final_answer
+from threefold_crewai.dumps import final_answer
 
 UNSEEN = (
     "this task or flow began before the plugin could see its inputs, so whose memory it is cannot be known: make the "

@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from threefold.calls import checked
+from threefold.checks import checked
 from threefold.contract import (
     MAX_CHANNEL_VALUE_BYTES,
     Blob,

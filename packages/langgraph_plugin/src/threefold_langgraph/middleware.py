@@ -15,10 +15,10 @@ from threefold import tools_hint
 from threefold.calls import RecallOptions
 from threefold.contract import Visibility
 from threefold.policy import FLUSH_SECONDS
-from threefold.tools import DEFAULT_TOOLS, ToolName
-from threefold.tools import memory_tools as offered
+from threefold.tools.definitions import DEFAULT_TOOLS, ToolName
+from threefold.tools.definitions import memory_tools as offered
 from threefold_langgraph.connection import ThreefoldConnection
-from threefold_langgraph.exchange import with_block
+from threefold_langgraph.conversation import with_block
 from threefold_langgraph.identity import current_config
 from threefold_langgraph.run_memory import RunMemory
 from threefold_langgraph.tools import memory_tools

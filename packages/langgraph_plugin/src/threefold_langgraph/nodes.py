@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from threefold.calls import RecallOptions
 from threefold.contract import Visibility
 from threefold_langgraph.connection import ThreefoldConnection
-from threefold_langgraph.exchange import with_block
+from threefold_langgraph.conversation import with_block
 from threefold_langgraph.run_memory import RunMemory
 
 State = Mapping[str, Any]

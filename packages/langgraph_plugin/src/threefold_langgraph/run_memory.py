@@ -15,7 +15,7 @@ from threefold.contract import Visibility
 from threefold.render import block_beside
 from threefold.spool import SessionKey
 from threefold_langgraph.connection import ThreefoldConnection
-from threefold_langgraph.exchange import before, exchange, prompt_of, text_of, turns_of
+from threefold_langgraph.conversation import before, exchange, prompt_of, text_of, turns_of
 from threefold_langgraph.identity import thread_of
 
 KNOWN_TURNS = 10_000

@@ -20,7 +20,8 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from threefold import AsyncMemoryClient, MemoryClient, calls
-from threefold.calls import Call, checked
+from threefold.calls import Call
+from threefold.checks import checked
 from threefold.contract import (
     ChannelHistories,
     ChannelHistoryRequest,

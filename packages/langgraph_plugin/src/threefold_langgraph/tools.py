@@ -8,8 +8,9 @@ from typing import Any
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import StructuredTool
 
-from threefold import WhoAmI, tools
-from threefold.tools import DEFAULT_TOOLS, Tool, ToolName
+from threefold import WhoAmI
+from threefold.tools import definitions as tools
+from threefold.tools.definitions import DEFAULT_TOOLS, Tool, ToolName
 from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.run_memory import RunMemory
 

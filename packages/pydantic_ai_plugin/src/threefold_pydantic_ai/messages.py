@@ -38,11 +38,12 @@ from pydantic_ai.messages import (
 from pydantic_core import PydanticSerializationError
 
 from threefold import strip_block
-from threefold.calls import TurnLike, id_or_none
+from threefold.calls import TurnLike
+from threefold.checks import id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, MAX_PAYLOAD_CHARS, Role, Turn
 from threefold.contract.common import TurnKind
 from threefold.graphemes import middle_cut
-from threefold.tools import TOOLS
+from threefold.tools.definitions import TOOLS
 
 Part = ModelRequestPart | ModelResponsePart
 

@@ -10,7 +10,7 @@ from pydantic_ai.toolsets import AbstractToolset, ToolsetTool
 from pydantic_core import SchemaValidator, core_schema
 
 from threefold import AsyncMemorySession, memory_tools
-from threefold.tools import Tool, ToolName, run_tool_async
+from threefold.tools.definitions import Tool, ToolName, run_tool_async
 
 ToolChoice = Literal["read", "write", "all"]
 

@@ -10,23 +10,25 @@ from typing import TYPE_CHECKING
 import anyio
 from fastapi import FastAPI
 
-from threefold_server.about import VERSION
+from threefold_server.clock import now_micros
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
+from threefold_server.http.rates import Rates
 from threefold_server.http.sites import SiteGuard
 from threefold_server.models import build_chat, build_embedder, build_extractor, build_summarizer
 from threefold_server.models.ports import Embedder, Meter
-from threefold_server.rates import Rates
-from threefold_server.redaction import build_redactor
-from threefold_server.service import Service, now_micros
+from threefold_server.operations.whoami import VERSION
+from threefold_server.service import Service
 from threefold_server.settings import Settings
 from threefold_server.spending import Spending
-from threefold_server.storage import migrate, system
-from threefold_server.storage.database import Connection, Database
-from threefold_server.storage.row_security import unbound_role
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Connection, Database
+from threefold_server.storage.engine.row_security import unbound_role
+from threefold_server.storage.store import system
 from threefold_server.telemetry import Metrics, configure_logging, configure_tracing, keep_own_spans
+from threefold_server.text.redaction import build_redactor
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel

@@ -16,7 +16,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 from threefold import AsyncMemoryClient, MemoryClient
 from threefold_server.app import create_app
 from threefold_server.settings import Settings
-from threefold_server.storage import files
+from threefold_server.storage.engine import files
 
 HOST = "threefold.local"
 URL = f"http://{HOST}"

@@ -9,17 +9,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
-from threefold_server.access import Principal
+from threefold_server.clock import now_micros
 from threefold_server.models.ports import Embedder, Extractor, Summarizer
-from threefold_server.redaction import Redact, build_redactor
+from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
-from threefold_server.storage.database import Database
+from threefold_server.storage.engine.database import Database
 from threefold_server.telemetry import Metrics
-
-
-def now_micros() -> int:
-    """The server's clock, in microseconds since 1970."""
-    return time.time_ns() // 1_000
+from threefold_server.text.redaction import Redact, build_redactor
 
 
 def ticks() -> int:

@@ -8,15 +8,14 @@ from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from threefold.contract import CallerLevel
 from threefold_server.extras import installed
-from threefold_server.redaction import Policy
-from threefold_server.storage.database import sqlite_url
+from threefold_server.text.redaction import Policy
 
 PREFIX = "THREEFOLD_"
 MIN_SECRET_BYTES = 32  # as many as the hash of HS256 has
@@ -242,3 +241,8 @@ def export_environment(settings: Settings) -> None:
         if value is not None:
             text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
             os.environ[PREFIX + name.upper()] = text
+
+
+def sqlite_url(directory: Path) -> str:
+    """The URL of the embedded database in a data directory."""
+    return "sqlite:///" + quote(str(directory / "threefold.db"), safe=" +/")  # as SQLAlchemy writes it

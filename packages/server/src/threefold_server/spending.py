@@ -14,8 +14,8 @@ import anyio
 from threefold.errors import Unavailable
 from threefold_server.models.ports import Bill, BudgetSpent
 from threefold_server.settings import Settings
-from threefold_server.storage import spending
-from threefold_server.storage.database import Database
+from threefold_server.storage.engine.database import Database
+from threefold_server.storage.store import spending
 from threefold_server.telemetry import Metrics
 
 MICROS_PER_DAY = 86_400 * 1_000_000

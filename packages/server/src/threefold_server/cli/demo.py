@@ -22,7 +22,7 @@ from threefold_server.cli import views
 from threefold_server.cli.commands import Json, example
 from threefold_server.cli.output import Failed, out, plain
 from threefold_server.local import LocalService
-from threefold_server.storage.database import sqlite_url
+from threefold_server.settings import sqlite_url
 
 app = typer.Typer()
 

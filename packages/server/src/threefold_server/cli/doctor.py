@@ -7,10 +7,10 @@ from dataclasses import asdict
 import typer
 from pydantic import BaseModel
 
-from threefold_server import doctor as examination
 from threefold_server.cli.commands import Json
 from threefold_server.cli.output import Failed, out, show_json, table
 from threefold_server.cli.store import MODELS, check_exists, store_verb, with_service
+from threefold_server.operations import doctor as examination
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 

@@ -8,22 +8,22 @@ import typer
 from pydantic import BaseModel
 from rich.table import Table
 
-from threefold.calls import checked_id
+from threefold.checks import checked_id
 from threefold.contract import CallerLevel
 from threefold.contract.admin import KeyInfo
 from threefold.contract.common import clean_text
 from threefold.errors import Forbidden, NotFound
-from threefold_server.access import KeyPolicy, Reach
-from threefold_server.administer import key_info
 from threefold_server.cli.commands import Json
 from threefold_server.cli.output import UsageError, err, out, say, show_json, table
 from threefold_server.cli.store import check_exists, open_database, store_verb
 from threefold_server.cli.views import when
-from threefold_server.service import now_micros
+from threefold_server.clock import now_micros
+from threefold_server.operations.admin import key_info
+from threefold_server.rules.access import KeyPolicy, Reach
 from threefold_server.settings import Settings
-from threefold_server.storage import keys
-from threefold_server.storage.database import Connection
-from threefold_server.storage.keys import AgentGrant, Key, UserGrant
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.store import keys
+from threefold_server.storage.store.keys import AgentGrant, Key, UserGrant
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys. Works on the store itself.")
 

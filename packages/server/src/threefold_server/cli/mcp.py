@@ -10,9 +10,9 @@ from uuid import uuid4
 import typer
 
 from threefold import AsyncMemoryClient
-from threefold.calls import checked_id
+from threefold.checks import checked_id
 from threefold.client import target_from_env
-from threefold.tools import ProfileName
+from threefold.tools.definitions import ProfileName
 from threefold_server.cli.client import Agent, Url, User
 from threefold_server.cli.commands import example, given
 from threefold_server.cli.output import Failed, UsageError

@@ -14,8 +14,8 @@ from rich.progress import Progress
 from threefold import MemoryClient
 from threefold.errors import Conflict, InvalidRequest, ThreefoldError, TooLarge
 from threefold_server.cli.client import verb
+from threefold_server.cli.conversations import Said, Unreadable, open_conversation
 from threefold_server.cli.output import progress, say, table
-from threefold_server.conversations import Said, Unreadable, open_conversation
 
 app = typer.Typer()
 

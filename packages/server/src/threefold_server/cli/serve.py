@@ -16,7 +16,7 @@ from threefold_server.cli.store import ALL, explained, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
-from threefold_server.storage import files
+from threefold_server.storage.engine import files
 from threefold_server.telemetry import configure_logging, configure_tracing
 
 app = typer.Typer()

@@ -13,16 +13,16 @@ import typer
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
-from threefold.calls import problem
+from threefold.checks import problem
 from threefold.errors import ThreefoldError
 from threefold_server.app import open_service
 from threefold_server.cli.commands import add_command, given, option
 from threefold_server.cli.output import Failed, UsageError
-from threefold_server.models.packaged import InstallationError
 from threefold_server.service import Service
-from threefold_server.settings import PREFIX, Settings
-from threefold_server.storage import migrate
-from threefold_server.storage.database import Database, sqlite_url
+from threefold_server.settings import PREFIX, Settings, sqlite_url
+from threefold_server.storage.engine import migrate
+from threefold_server.storage.engine.database import Database
+from threefold_server.text.packaged import InstallationError
 
 STORE = ("data", "database_url")
 EMBEDDER = ("embedder", "embedder_dimensions", "minilm_model")

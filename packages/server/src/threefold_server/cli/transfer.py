@@ -15,7 +15,7 @@ from threefold_server.cli.files import whole_file
 from threefold_server.cli.output import UsageError, out, progress, say, show_json, table
 from threefold_server.cli.store import check_exists, explained, load_settings, open_database, store_verb
 from threefold_server.settings import Settings
-from threefold_server.storage.transfer import copy_store
+from threefold_server.storage.store.transfer import copy_store
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 

@@ -14,9 +14,9 @@ from threefold_server.consolidation import rebuild as rebuilding
 from threefold_server.consolidation.worker import Progress, run_until_idle
 from threefold_server.service import Service
 from threefold_server.settings import Settings
-from threefold_server.storage import migrate as migrations
-from threefold_server.storage import purge as purging
-from threefold_server.storage import system
+from threefold_server.storage.engine import migrate as migrations
+from threefold_server.storage.erasure import purge as purging
+from threefold_server.storage.store import system
 
 app = typer.Typer()
 

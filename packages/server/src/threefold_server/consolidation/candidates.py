@@ -13,9 +13,9 @@ from threefold.contract.common import clean_text
 from threefold.render import strip_block
 from threefold_server.consolidation.dates import ground_dates
 from threefold_server.models.ports import Candidate
-from threefold_server.models.sentences import sentences
-from threefold_server.text import terms
-from threefold_server.trust import ORIGIN_OF_ROLE, TRUST
+from threefold_server.rules.trust import ORIGIN_OF_ROLE, TRUST
+from threefold_server.text.sentences import sentences
+from threefold_server.text.terms import terms
 
 FACT_CHARS = 1_000
 """A fact is one statement. What is longer is a summary, which holds less and less the longer it is merged."""

@@ -10,14 +10,15 @@ from uuid import UUID
 
 import numpy as np
 
+from threefold_server.clock import from_micros
 from threefold_server.consolidation.candidates import NewFact
-from threefold_server.models.ports import Comparison, Extractor, Relation, Statement, Vectors, Verdict
-from threefold_server.statements import relation_by_rule
-from threefold_server.storage import facts, nearest
-from threefold_server.storage.database import Connection
-from threefold_server.storage.nearest import Kind
-from threefold_server.storage.types import AnyRow, from_micros
-from threefold_server.text import query_terms
+from threefold_server.models.ports import Comparison, Extractor, Statement, Vectors, Verdict
+from threefold_server.rules.statements import Relation, relation_by_rule
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.memories import facts, nearest
+from threefold_server.storage.memories.nearest import Kind
+from threefold_server.text.terms import query_terms
 
 
 @dataclass(frozen=True)

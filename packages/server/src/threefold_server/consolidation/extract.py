@@ -13,21 +13,22 @@ from uuid import uuid4
 
 import anyio.to_thread
 
+from threefold_server.clock import from_micros
 from threefold_server.consolidation.candidates import Source, accept
 from threefold_server.consolidation.compare import Drawn, Step, Verdicts, decide, look_around
 from threefold_server.consolidation.merge import FactsMoved, Merge
-from threefold_server.indexing import own_words
 from threefold_server.models.ports import DigestTurn, Extractor, SaidTurn, Talk
-from threefold_server.models.tokens import head_and_tail
-from threefold_server.redaction import Redact
-from threefold_server.remember import expiry
+from threefold_server.operations.facts import expiry
 from threefold_server.service import Service
-from threefold_server.storage import extraction, tasks
-from threefold_server.storage.database import Connection
-from threefold_server.storage.nearest import kind_of
-from threefold_server.storage.tasks import Claim
-from threefold_server.storage.types import AnyRow, from_micros
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.memories.nearest import kind_of
+from threefold_server.storage.sessions import extraction, tasks
+from threefold_server.storage.sessions.tasks import Claim
 from threefold_server.telemetry import logger
+from threefold_server.text.indexed import own_words
+from threefold_server.text.redaction import Redact
+from threefold_server.text.tokens import head_and_tail
 
 BATCH_TOKENS = 3_000
 """What one call reads at most, beside instructions of some 8,000 tokens. Of a larger turn it reads head and tail."""

@@ -13,16 +13,16 @@ import anyio.to_thread
 
 from threefold.contract import Turn
 from threefold.turn_groups import group_turns
-from threefold_server.indexing import own_words
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.sentences import pack
-from threefold_server.models.tokens import count_tokens
-from threefold_server.redaction import Redact
 from threefold_server.service import Service
-from threefold_server.storage import digests, folding, tasks, turns
-from threefold_server.storage.database import Connection
-from threefold_server.storage.tasks import Claim, LeaseLost
-from threefold_server.storage.types import AnyRow
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.sessions import digests, folding, tasks, turns
+from threefold_server.storage.sessions.tasks import Claim, LeaseLost
+from threefold_server.text.indexed import own_words
+from threefold_server.text.redaction import Redact
+from threefold_server.text.sentences import pack
+from threefold_server.text.tokens import count_tokens
 
 CALL_TOKENS = 4_000
 """What one call of a summarizer reads at most, beside its instructions and the digest so far, which with the answer

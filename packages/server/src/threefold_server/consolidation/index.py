@@ -8,15 +8,17 @@ from uuid import UUID
 
 import anyio.to_thread
 
-from threefold_server.fields import stored_passages
-from threefold_server.indexing import Passage, fact_passages, turn_passages
 from threefold_server.models.ports import Vectors
-from threefold_server.redaction import Redact
 from threefold_server.service import Service
-from threefold_server.storage import index, system, tasks
-from threefold_server.storage.database import Connection
-from threefold_server.storage.tasks import Claim
-from threefold_server.storage.types import AnyRow
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.memories import index
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import Claim
+from threefold_server.storage.store import system
+from threefold_server.text.indexed import Passage, fact_passages, turn_passages
+from threefold_server.text.item_fields import stored_passages
+from threefold_server.text.redaction import Redact
 
 WORDS_AT_ONCE = 50  # about 20 ms of one SQLite transaction, for which every writer waits
 VECTORS_AT_ONCE = 32

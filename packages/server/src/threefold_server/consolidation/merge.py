@@ -16,10 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from threefold_server.consolidation.compare import Drawn, Step
-from threefold_server.storage import facts, revisions, tasks
-from threefold_server.storage.database import Connection
-from threefold_server.storage.tasks import Claim
-from threefold_server.storage.types import AnyRow
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.memories import facts, revisions
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import Claim
 
 
 class FactsMoved(Exception):

@@ -6,7 +6,7 @@ from functools import partial
 
 from threefold_server.consolidation.worker import Progress, run_until_idle
 from threefold_server.service import Service
-from threefold_server.storage import system
+from threefold_server.storage.store import system
 
 
 async def rebuild(service: Service, progress: Progress | None = None) -> None:

@@ -10,8 +10,8 @@ import anyio
 
 from threefold.errors import Unavailable
 from threefold_server.service import Refusal, Service
-from threefold_server.storage import audit, keys, spending, system, system_audit
-from threefold_server.storage.database import Connection
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.store import audit, keys, spending, system, system_audit
 from threefold_server.telemetry import logger
 
 FLUSH_SECONDS = 5

@@ -45,9 +45,10 @@ from threefold_server.consolidation.upkeep import (
 from threefold_server.models.ports import BudgetSpent, ModelError, ModelRefused
 from threefold_server.service import Service
 from threefold_server.spending import paid_by
-from threefold_server.storage import system, tasks
-from threefold_server.storage.database import Connection
-from threefold_server.storage.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.sessions import tasks
+from threefold_server.storage.sessions.tasks import MAX_ATTEMPTS, Claim, LeaseLost, TaskKind
+from threefold_server.storage.store import system
 from threefold_server.telemetry import logger, span
 
 POLL_SECONDS = 0.25  # with the gathering of turns before it, a vector is there well within a second

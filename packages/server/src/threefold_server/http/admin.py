@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
-from threefold.calls import checked
+from threefold.checks import checked
 from threefold.contract import ForgetReceipt, MemoryPage
 from threefold.contract.admin import (
     AdminForgetRequest,
@@ -27,10 +27,11 @@ from threefold.contract.admin import (
     StoreUsage,
 )
 from threefold.contract.common import Cursor, Id, PageLimit
-from threefold_server import administer, archive
-from threefold_server.access import Principal, check_admin
 from threefold_server.http.identity import Caller
 from threefold_server.http.routes import LONG, REFUSALS, Open, known_query_only
+from threefold_server.operations import admin as administer
+from threefold_server.operations import archive
+from threefold_server.rules.access import Principal, check_admin
 
 CHUNK = 65_536
 JSONL = "application/jsonl"

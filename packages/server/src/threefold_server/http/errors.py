@@ -11,7 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from threefold.calls import problem
+from threefold.checks import problem
 from threefold.contract import ErrorBody, ErrorDetail
 from threefold.errors import Forbidden, InternalError, InvalidRequest, NotFound, ServiceError, Unauthenticated
 from threefold_server.service import Refusal, Service

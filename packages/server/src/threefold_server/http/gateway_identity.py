@@ -9,8 +9,8 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
-from threefold_server.access import Principal, Reach, granted_reach
 from threefold_server.http.headers import checked, only
+from threefold_server.rules.access import Principal, Reach, granted_reach
 from threefold_server.settings import Settings
 
 

@@ -7,7 +7,7 @@ from urllib.parse import unquote_to_bytes
 from pydantic import TypeAdapter, ValidationError
 from starlette.datastructures import Headers
 
-from threefold.calls import problem
+from threefold.checks import problem
 from threefold.contract.common import Id
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
 

@@ -7,11 +7,11 @@ from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
-from threefold_server.access import Principal, Reach
 from threefold_server.http.gateway_identity import GatewayIdentity
 from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, named
 from threefold_server.http.key_identity import KeyIdentity
-from threefold_server.rates import Rates
+from threefold_server.http.rates import Rates
+from threefold_server.rules.access import Principal, Reach
 from threefold_server.service import Service
 from threefold_server.settings import Settings
 

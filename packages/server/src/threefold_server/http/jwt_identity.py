@@ -10,9 +10,9 @@ import jwt
 from fastapi import Request
 
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
-from threefold_server.access import Principal, Reach, granted_reach
 from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, checked
 from threefold_server.http.jwks import KeySet, file_key_set, url_key_set
+from threefold_server.rules.access import Principal, Reach, granted_reach
 from threefold_server.service import Service
 from threefold_server.telemetry import logger
 

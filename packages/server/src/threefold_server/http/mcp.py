@@ -17,13 +17,13 @@ from starlette.types import Message, Receive, Scope, Send
 from threefold import AsyncMemoryClient, AsyncMemorySession
 from threefold.contract.common import Id
 from threefold.errors import InvalidRequest
-from threefold.tools import ProfileName
-from threefold_server.about import whoami
+from threefold.tools.definitions import ProfileName
 from threefold_server.http.headers import checked, only
 from threefold_server.http.identity import Identified
 from threefold_server.http.routes import Open
 from threefold_server.mcp.messages import whole
 from threefold_server.mcp.server import Connection, Offer
+from threefold_server.operations.whoami import whoami
 
 URL = "http://threefold.local"
 

@@ -11,7 +11,7 @@ from threefold.contract import Health
 from threefold.errors import Unavailable
 from threefold_server.http.routes import service_of
 from threefold_server.service import Service
-from threefold_server.storage.migrate import check_current
+from threefold_server.storage.engine.migrate import check_current
 
 PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 

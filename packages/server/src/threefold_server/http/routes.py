@@ -44,16 +44,17 @@ from threefold.contract import (
 )
 from threefold.contract.common import Cursor, DataScope, Id, PageLimit
 from threefold.errors import ERRORS, InvalidRequest
-from threefold_server import browse, remember, threads
-from threefold_server.about import whoami
-from threefold_server.end import end_session
-from threefold_server.forget import delete_fact, forget
 from threefold_server.http.identity import Caller
-from threefold_server.items import run_items
-from threefold_server.recall import recall
+from threefold_server.operations import browse, threads
+from threefold_server.operations import facts as remember
+from threefold_server.operations.forget import delete_fact, forget
+from threefold_server.operations.items import run_items
+from threefold_server.operations.recall import recall
+from threefold_server.operations.sessions import end_session
+from threefold_server.operations.whoami import whoami
+from threefold_server.operations.write import write_turns
 from threefold_server.service import Service
-from threefold_server.storage.deadline import LONG_SECONDS, allowed
-from threefold_server.write import write_turns
+from threefold_server.storage.engine.deadline import LONG_SECONDS, allowed
 
 MAX_WAIT_SECONDS = 60.0
 

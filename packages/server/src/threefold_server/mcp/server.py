@@ -16,12 +16,12 @@ from mcp.shared.exceptions import McpError
 from pydantic import AnyUrl
 
 from threefold import AsyncMemorySession, calls
-from threefold.answers import failure_text, wrong_call
 from threefold.contract import DigestView, WhoAmI
 from threefold.errors import Conflict, InvalidRequest, NotFound, ThreefoldError, TooLarge
 from threefold.policy import is_refusal
 from threefold.render import digest_lines, join_block, memory_line
-from threefold.tools import PROFILES, ProfileName, Tool, find_job, profile_tools, tools_hint
+from threefold.tools.answers import failure_text, wrong_call
+from threefold.tools.definitions import PROFILES, ProfileName, Tool, find_job, profile_tools, tools_hint
 
 Request = TypeVar("Request")
 

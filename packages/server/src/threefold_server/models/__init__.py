@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from threefold_server.models.ports import Embedder, Extractor, Meter, Summarizer
-from threefold_server.redaction import Redact
+from threefold_server.text.redaction import Redact
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel

@@ -10,9 +10,9 @@ from pydantic import BaseModel, Field
 from threefold.contract.common import clean_text
 from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
 from threefold_server.models.ports import Bill, Meter, ModelError, ModelRefused
-from threefold_server.models.tokens import count_tokens
 from threefold_server.models.wrapping import unwrap
-from threefold_server.redaction import Redact
+from threefold_server.text.redaction import Redact
+from threefold_server.text.tokens import count_tokens
 
 
 class _Message(BaseModel):

@@ -14,7 +14,7 @@ from anyio import to_thread
 from threefold_server.models.cues import RULE, is_rule, salience
 from threefold_server.models.lines import LINE, TOOL, label, parts, same_words
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.text.tokens import count_tokens, head_and_tail
 
 MAX_TOKENS = 1_200
 MAX_LINES_PER_TURN = 24

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from threefold.graphemes import head
 from threefold_server.models.ports import DigestTurn
-from threefold_server.models.sentences import pack, sentences
+from threefold_server.text.sentences import pack, sentences
 
 MAX_LINE_CHARS = 400
 MAX_SPEAKER_CHARS = 80

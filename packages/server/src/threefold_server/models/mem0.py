@@ -16,8 +16,9 @@ from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 
 from threefold_server.models.instructions import read_both, read_instructions
-from threefold_server.models.packaged import InstallationError
-from threefold_server.models.ports import Candidate, Comparison, ModelError, Relation, Statement, Talk, Verdict
+from threefold_server.models.ports import Candidate, Comparison, ModelError, Statement, Talk, Verdict
+from threefold_server.rules.statements import Relation
+from threefold_server.text.packaged import InstallationError
 
 Answer = TypeVar("Answer", bound=BaseModel)
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from anyio import CapacityLimiter, to_thread
 
-from threefold_server.models.packaged import InstallationError, check_sha256
 from threefold_server.models.ports import Vectors
-from threefold_server.models.wordpiece import encode
+from threefold_server.text.packaged import InstallationError, check_sha256
+from threefold_server.text.wordpiece import encode
 
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 REMEDY = (

@@ -13,10 +13,10 @@ from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import Instructions
 from threefold_server.models.lines import label
 from threefold_server.models.ports import DigestTurn, ModelError
-from threefold_server.models.rules import Rule, read_reply, standing_rules
-from threefold_server.models.tokens import count_tokens, head_and_tail
+from threefold_server.models.standing_rules import Rule, read_reply, standing_rules
 from threefold_server.models.wrapping import stray_end
-from threefold_server.text import terms
+from threefold_server.text.terms import terms
+from threefold_server.text.tokens import count_tokens, head_and_tail
 
 DIGEST_TOKENS = 1_200
 RULES_SHARE = 0.75

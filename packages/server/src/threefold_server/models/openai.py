@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from threefold.contract.common import clean_text
-from threefold_server.models.packaged import InstallationError
 from threefold_server.models.ports import Meter, ModelError, ModelRefused, Vectors
-from threefold_server.models.tokens import count_tokens
-from threefold_server.redaction import Redact
+from threefold_server.text.packaged import InstallationError
+from threefold_server.text.redaction import Redact
+from threefold_server.text.tokens import count_tokens
 
 if TYPE_CHECKING:
     from openai import APIStatusError, AsyncOpenAI

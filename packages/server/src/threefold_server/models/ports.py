@@ -15,16 +15,15 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threefold.contract.common import Role
+from threefold_server.rules.statements import Relation
 
 Vectors = NDArray[np.float32]
-Relation: TypeAlias = Literal["new", "same", "excludes"]
-"""A statement about something else, the same statement again, or one that cannot hold together with the other."""
 
 
 class ModelError(Exception):

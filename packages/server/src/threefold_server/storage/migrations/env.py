@@ -2,7 +2,7 @@
 
 from alembic import context
 
-from threefold_server.storage.tables import metadata
+from threefold_server.storage.engine.tables import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from threefold_server.storage.row_security import shared_reads, tenant_policies
-from threefold_server.storage.types import Key, Vector
+from threefold_server.storage.engine.row_security import shared_reads, tenant_policies
+from threefold_server.storage.engine.types import Key, Vector
 
 revision = "0001"
 down_revision = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-from threefold_server.storage.row_security import tenant_policies
-from threefold_server.storage.types import ByteOrdered, Key
+from threefold_server.storage.engine.row_security import tenant_policies
+from threefold_server.storage.engine.types import ByteOrdered, Key
 
 revision = "0005"
 down_revision = "0004"

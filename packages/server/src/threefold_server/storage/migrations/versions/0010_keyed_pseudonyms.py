@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 import sqlalchemy as sa
 from alembic import op
 
-from threefold_server.storage.row_security import PSEUDONYM_FUNCTION, pseudonymous_policy
-from threefold_server.storage.types import Key
+from threefold_server.storage.engine.row_security import PSEUDONYM_FUNCTION, pseudonymous_policy
+from threefold_server.storage.engine.types import Key
 
 revision = "0010"
 down_revision = "0011"

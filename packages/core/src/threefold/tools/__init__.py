@@ -1,0 +1,1 @@
+"""The tools that a model is offered: their names, arguments and answers."""

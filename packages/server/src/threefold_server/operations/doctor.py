@@ -1,0 +1,137 @@
+"""What is wrong with a store and its surroundings, each with the command that mends it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from threefold_server.clock import from_micros
+from threefold_server.models.ports import Comparison, DigestTurn, ModelError, Statement
+from threefold_server.service import Service
+from threefold_server.storage.engine import files
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.erasure import erasures
+from threefold_server.storage.store import system
+
+MICROS = 1_000_000
+LATE_SECONDS = 120
+"""Due work waits a quarter of a second where anybody does it; the lease of a worker that died lasts a minute."""
+
+SKEW_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One check. `remedy` is what to do, and empty where nothing is wrong."""
+
+    check: str
+    detail: str
+    remedy: str = ""
+
+
+async def examine(service: Service) -> list[Finding]:
+    """All checks of a store, its models and its clocks."""
+    findings = [await _embedding(service), await _writing(service), *await _drawing(service)]
+    return findings + await service.database.read("system", partial(_store, service=service))
+
+
+def _store(connection: Connection, service: Service) -> list[Finding]:
+    now = service.clock()
+    return [
+        _parked(connection),
+        _stale_leases(connection, now),
+        _late(connection, now),
+        _vectors(connection, service.embedder.name),
+        _clocks(connection, service),
+        _purge(connection),
+        _files(service),
+    ]
+
+
+def _parked(connection: Connection) -> Finding:
+    parked = [f"{row.count} {row.kind}: {row.parked}" for row in system.parked_tasks(connection)]
+    remedy = "mend the reason, then: threefold consolidate --retry-parked" if parked else ""
+    return Finding("parked work", "; ".join(parked) or "none", remedy)
+
+
+def _stale_leases(connection: Connection, now: int) -> Finding:
+    stale = system.stale_leases(connection, now - LATE_SECONDS * MICROS)
+    detail = f"{stale} left by a worker that died or hangs" if stale else "none"
+    return Finding("stale leases", detail, "threefold worker, which takes them over" if stale else "")
+
+
+def _late(connection: Connection, now: int) -> Finding:
+    since = system.oldest_due(connection, now)
+    if since is None or now - since < LATE_SECONDS * MICROS:
+        return Finding("background work", "up to date")
+    detail = f"due since {from_micros(since).isoformat(timespec='seconds')}, and nobody does it"
+    return Finding("background work", detail, "threefold worker, or serve without --no-consolidate")
+
+
+def _vectors(connection: Connection, embedder: str) -> Finding:
+    stamp, others = system.embedder_stamp(connection), system.vectors_of_others(connection, embedder)
+    if stamp in (None, embedder) and not others:
+        return Finding("vectors", f"by {embedder}")
+    detail = f"{others} by another embedder; the store's is {stamp}, the configured one {embedder}"
+    return Finding("vectors", detail, "threefold reembed, or configure the store's embedder")
+
+
+def _clocks(connection: Connection, service: Service) -> Finding:
+    """Against the database's clock where it has one, and against what was written last."""
+    database, newest = system.database_clock(connection), system.newest_write(connection)
+    now = service.clock()
+    ahead = max((newest or now) - now, abs((database or now) - now)) / MICROS
+    if ahead < SKEW_SECONDS:
+        return Finding("clocks", "agree")
+    return Finding("clocks", f"differ by {ahead:.0f} s", "set the clocks by NTP: timedatectl set-ntp true")
+
+
+def _purge(connection: Connection) -> Finding:
+    since = erasures.purge_pending_since(connection)
+    if since is None:
+        return Finding("purge", "nothing waits for it")
+    detail = f"what was forgotten since {from_micros(since).isoformat(timespec='seconds')} is still in the files"
+    return Finding("purge", detail, "threefold purge")
+
+
+def _files(service: Service) -> Finding:
+    loose = files.loose(service.database.url)
+    if not loose:
+        return Finding("file permissions", "nobody else may read the store's files")
+    return Finding(
+        "file permissions", "; ".join(each.found for each in loose), "; ".join(each.remedy for each in loose)
+    )
+
+
+async def _embedding(service: Service) -> Finding:
+    try:
+        await service.embedder.embed(["Are you there?"])
+    except ModelError as error:
+        return _dead("embedder", error)
+    return Finding("embedder", f"{service.embedder.name} answers")
+
+
+async def _writing(service: Service) -> Finding:
+    try:
+        await service.summarizer.fold(None, [DigestTurn(1, "user", "user", "Are you there?")])
+    except ModelError as error:
+        return _dead("digest model", error)
+    return Finding("digest model", f"{service.summarizer.name} answers")
+
+
+async def _drawing(service: Service) -> list[Finding]:
+    """Asked to compare, not to draw: as much of the endpoint, for a tenth of the tokens."""
+    if service.extractor is None:
+        return []
+    at = from_micros(service.clock())
+    new, known = Statement("N1", "The heron is grey.", at), Statement("K1", "The heron was grey.", at)
+    try:
+        await service.extractor.compare([Comparison(new, (known,))])
+    except ModelError as error:
+        return [_dead("fact model", error)]
+    return [Finding("fact model", f"{service.extractor.name} answers")]
+
+
+def _dead(check: str, error: ModelError) -> Finding:
+    remedy = "check THREEFOLD_MODEL_BASE_URL and THREEFOLD_MODEL_API_KEY"
+    return Finding(check, f"no usable answer: {error}", remedy)

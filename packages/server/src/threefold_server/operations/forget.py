@@ -1,0 +1,127 @@
+"""Erasure: one selector, one transaction over every tier, verified, with a receipt."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID, uuid4
+
+from threefold.contract import ForgetReceipt, ForgetRequest
+from threefold.errors import NotFound
+from threefold_server.clock import from_micros
+from threefold_server.rules.access import Principal, ScopeFilter, erasure_scope
+from threefold_server.service import Service
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.erasure import erase, erasures, selection
+from threefold_server.storage.store import system
+from threefold_server.storage.store.audit import Actor, actor_of, note
+
+TIERS = ("sessions", "turns", "digests", "facts", "items", "index", "threads", "checkpoints")
+
+
+async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
+    """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
+    scope = erasure_scope(principal, request)
+    selected = selection.select_request(request, scope)
+    kept: list[str] = []
+    if principal.user is not None and request.level is not None:
+        kept = await held_for_all(service, principal.agent if request.level == "agent" else None)
+    job = Erasure(_selector(request), request.dry_run, service.clock(), actor_of(principal), kept)
+    receipt = await service.database.write(principal.owner, lambda c: job.run(c, scope, selected))
+    return receipt if request.dry_run else await conclude(service, job.selector, receipt)
+
+
+async def conclude(service: Service, selector: str, receipt: ForgetReceipt) -> ForgetReceipt:
+    """Count what went, let the workers fold anew, and clear the file where that is quickly done."""
+    service.metrics.erasures.labels(selector).inc()
+    for tier, count in receipt.counts.items():
+        service.metrics.erased_rows.labels(tier).inc(count)
+    service.wake()
+    return receipt.model_copy(update={"purge": "done" if await service.database.purge() else "pending"})
+
+
+async def delete_fact(
+    service: Service, principal: Principal, fact_id: str, *, sources: bool, in_session: str | None
+) -> ForgetReceipt:
+    """Erase one fact or episode; someone else's answers like an unknown one."""
+    request = ForgetRequest(fact_ids=[fact_id], sources=sources, in_session=in_session)
+    receipt = await forget(service, principal, request)
+    if not receipt.counts["facts"] and not receipt.counts["turns"]:
+        raise NotFound("no such fact")
+    return receipt
+
+
+async def held_for_all(service: Service, agent: str | None) -> list[str]:
+    """What an agent, or any, holds for all of its users: not one user's to erase, even what this user put there."""
+    held = await service.database.read("system", partial(system.held_for_all, agent=agent))
+    return [f"{name} of scope 'agent'" for name in held]
+
+
+def _selector(request: ForgetRequest) -> str:
+    if request.source is not None:
+        return f"source:{request.source.kind}"
+    if request.level is not None:
+        return f"level:{request.level}"
+    return "session" if request.session_id is not None else "facts"
+
+
+@dataclass(frozen=True)
+class Erasure:
+    """One forget, as the transaction of each owner sees it."""
+
+    selector: str
+    dry_run: bool
+    now: int
+    actor: Actor
+    not_covered: Sequence[str] = ()
+    receipt: UUID = field(default_factory=uuid4)
+
+    def run(self, connection: Connection, scope: ScopeFilter, selected: selection.Selection) -> ForgetReceipt:
+        """Erase what is selected of one owner, keep the receipt, and note it."""
+        selection.check_unambiguous(connection, scope.owner, selected)
+        with connection.begin_nested() as savepoint:
+            counts = self._erase(connection, scope.owner, selected)
+            left = selection.remaining(connection, scope.owner, selected)
+            left_out = selection.left_out(connection, scope, selected)
+            if self.dry_run:
+                savepoint.rollback()
+        if not self.dry_run:
+            self._keep(connection, scope.owner, counts, complete=left == 0)
+        return self.receipt_of(counts, left_out, complete=left == 0)
+
+    def receipt_of(self, counts: dict[str, int], left_out: Sequence[str], *, complete: bool) -> ForgetReceipt:
+        """What the caller gets to see."""
+        return ForgetReceipt(
+            receipt_id=self.receipt.hex,
+            counts={tier: counts.get(tier, 0) for tier in TIERS},
+            complete=complete,
+            not_covered=[*self.not_covered, *left_out],
+            purge="pending",
+            dry_run=self.dry_run,
+            at=from_micros(self.now),
+        )
+
+    def _erase(self, connection: Connection, owner: UUID, selected: selection.Selection) -> dict[str, int]:
+        erase.next_epoch(connection, owner)
+        counts: Counter[str] = Counter()
+        if selected.turns is not None:  # before the facts: their sources tell which turns
+            counts += erase.blank_turns(connection, owner, selected.turns, self.now)
+        if selected.facts is not None:
+            counts += erase.erase_facts(connection, owner, selected.facts)
+        if selected.sessions is not None:
+            counts += erase.erase_sessions(connection, owner, selected.sessions, self.now)
+        if selected.items is not None:
+            counts += erase.erase_items(connection, owner, selected.items)
+        if selected.threads is not None:
+            counts += erase.erase_threads(connection, owner, selected.threads, self.now)
+        if selected.whole_owner:
+            erase.erase_owner(connection, owner)
+        return {tier: counts[tier] for tier in TIERS}
+
+    def _keep(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:
+        outcome = "done" if complete else "incomplete"
+        erasures.add_receipt(connection, owner, self.receipt, self.selector, counts, self.now)
+        note(connection, owner, self.actor, "forget", target=self.selector, counts=counts, outcome=outcome, at=self.now)
+        erasures.purge_needed(connection, self.now)

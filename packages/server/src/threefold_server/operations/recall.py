@@ -1,0 +1,269 @@
+"""Recall: window, digest and long-term memory for one query, each within its deadline, and the block."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from uuid import UUID
+
+import anyio
+import anyio.to_thread
+import numpy as np
+from numpy.typing import NDArray
+
+from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
+from threefold.errors import Unavailable
+from threefold.turn_groups import group_turns, newest_user_turn
+from threefold_server.clock import to_micros
+from threefold_server.models.ports import ModelError
+from threefold_server.operations.whoami import store_policy
+from threefold_server.rules.access import Principal, ScopeFilter, check_reads_shared, read_scope
+from threefold_server.rules.assemble import assemble, find_gap, sure_window
+from threefold_server.rules.statements import plain
+from threefold_server.service import Service
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.memories import recall_search as memories
+from threefold_server.storage.memories import search
+from threefold_server.storage.sessions import digests, turns
+from threefold_server.telemetry import logger, span
+from threefold_server.text.redaction import Redact
+from threefold_server.text.tokens import count_tokens, head_and_tail
+
+EMBED_SHARE = 0.6
+"""Of a tier's deadline, for the query's vector: the search by words must still fit in."""
+
+ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more would hold up the event loop
+
+FIRST_PAGE = 200
+"""Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
+
+
+LOOK_BACK = 2_000
+"""Turns among which the newest user turn is looked for, where it is not on the page that was read."""
+
+SPARE = 20
+"""Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
+
+
+Place = tuple[str, str | None, int]
+"""(agent, session id, sequence number): one turn of the caller's owner."""
+
+
+@dataclass
+class _Tiers:
+    """What is asked of the tiers, and what they brought, filled in side by side."""
+
+    budget: int
+    top_k: int
+    turns: list[Turn] = field(default_factory=list[Turn])
+    digest: DigestView | None = None
+    found: list[RecalledMemory] = field(default_factory=list[RecalledMemory])
+    pending: int = 0
+    degraded: list[str] = field(default_factory=list[str])
+    asked: int = 0
+    failed: int = 0
+
+
+async def recall(service: Service, principal: Principal, request: RecallRequest) -> RecallResponse:
+    """Everything that matters now. A tier that fails or is late is named in `degraded`; if all do, the call fails."""
+    scope = read_scope(principal, request.level, request.session_id)
+    if "shared" in request.include:
+        check_reads_shared(principal)
+    policy = store_policy(service, principal)
+    tiers = _Tiers(
+        budget=policy.token_budget if request.token_budget is None else request.token_budget,
+        top_k=policy.top_k if request.top_k is None else request.top_k,
+    )
+    async with anyio.create_task_group() as group:
+        present = scope.session is not None and request.as_of is None
+        if present and (names := _asked(request, "short_term", "medium_term")):
+            group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
+        if names := _asked(request, "long_term", "shared"):
+            group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
+    if tiers.asked and tiers.failed == tiers.asked:
+        raise Unavailable("no tier of memory answered in time; try again")
+    answer = partial(_respond, service, principal, request, tiers)
+    sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns)]
+    long = max(sizes) > ASSEMBLE_INLINE_TOKENS
+    response = await anyio.to_thread.run_sync(answer) if long else answer()
+    for memory in response.facts:
+        if memory.kind == "fact" and not memory.shared:
+            service.reads[principal.owner, UUID(memory.id)] += 1
+    return response
+
+
+def _asked(request: RecallRequest, *tiers: Tier) -> list[Tier]:
+    return [tier for tier in tiers if tier in request.include]
+
+
+async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: Callable[[], Awaitable[None]]) -> None:
+    """Give tiers that are read together their deadline; failing it, say so instead of failing the call."""
+    tiers.asked += 1
+    reason = "deadline"
+    with anyio.move_on_after(service.settings.tier_deadline):
+        try:
+            await work()
+            return
+        except Unavailable as error:
+            reason = error.message
+    tiers.failed += 1
+    _degrade(service, tiers, names, reason)
+
+
+def _degrade(service: Service, tiers: _Tiers, names: Sequence[str], reason: str) -> None:
+    tiers.degraded += names
+    for name in names:
+        service.metrics.degraded.labels(name).inc()
+    logger.warning("recall degraded", extra={"fields": {"tiers": list(names), "reason": reason}})
+
+
+async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+    session = scope.session
+    assert session is not None
+
+    def read(connection: Connection) -> tuple[list[Turn], DigestView | None]:
+        newest: list[Turn] = []
+        if "short_term" in request.include:
+            newest = _newest(connection, scope, tiers.budget, service.settings.event_cap)
+            newest = _readable(newest, tiers.budget, service.redact)
+        row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
+        return newest, None if row is None else _view(row)
+
+    tiers.turns, tiers.digest = await service.database.read(scope.owner, read, pipelined=True)
+
+
+def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -> list[Turn]:
+    """Enough of the newest whole groups to fill the budget, at most `cap` turns, and the newest user turn.
+
+    A second page is read if whole groups of the first do not fill the budget: they are short, or one of them is longer
+    than the page. A group longer than the cap is left out.
+    """
+    session = scope.session
+    assert session is not None
+    page = min(FIRST_PAGE, cap)
+    found = turns.newest(connection, scope.owner, session, page + 1)
+    whole = _whole_groups(found, page)
+    if len(found) > page and page < cap and sum(turn.tokens for turn in whole) < budget:
+        found = turns.newest(connection, scope.owner, session, cap + 1)
+        whole = _whole_groups(found, cap)
+    if len(whole) == len(found) or newest_user_turn(whole) or len(whole) >= cap:
+        return whole
+    asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK)
+    return whole if asked is None else [asked, *whole]
+
+
+def _whole_groups(found: list[Turn], page: int) -> list[Turn]:
+    """Without the oldest group of a page that was full: its beginning may not be on the page."""
+    return found if len(found) <= page else [turn for group in group_turns(found)[1:] for turn in group]
+
+
+def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
+    """As many whole groups as a window could hold, with the newest user turn, and of each turn what a model may read;
+    the turns of a session (`/v1/sessions/{id}/turns`) are as they were said."""
+    readable: list[Turn] = []
+    used = 0
+    for group in reversed(group_turns(newest)):
+        readable[:0] = group
+        used += sum(turn.tokens for turn in group)
+        if used > budget:
+            break
+    asked = newest_user_turn(newest)
+    if asked is not None and all(turn is not asked for turn in readable):
+        readable.insert(0, asked)
+    words = "\n".join(word for turn in readable for word in (turn.content, turn.name) if word)
+    if redact(words) == words:  # looking at all of them together takes a quarter of the time
+        return readable
+    return [_without_secrets(turn, redact) for turn in readable]
+
+
+def _without_secrets(turn: Turn, redact: Redact) -> Turn:
+    return turn.model_copy(update={"content": redact(turn.content), "name": turn.name and redact(turn.name)})
+
+
+async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+    settings = service.settings
+    query = service.redact(request.query)  # it may go to an embedder elsewhere
+    vector = await _query_vector(service, query, tiers)
+    job = memories.Search(
+        query=query,
+        vector=vector,
+        embedder=service.embedder.name,
+        scope=scope,
+        own="long_term" in request.include,
+        shared="shared" in request.include,
+        min_score=settings.min_score if request.min_score is None else request.min_score,
+        min_score_of=request.min_score_of,
+        limits=search.Limits(service.clock(), request.min_trust, _until(request)),
+        limit=tiers.top_k + len(request.exclude_ids) + SPARE,
+        redact=service.redact,
+    )
+    with span("search"):
+        tiers.found, tiers.pending = await service.database.read(scope.owner, job.run, pipelined=True)
+
+
+async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
+    """The query's vector; without one the search goes by words alone and says so."""
+    if not query.strip():
+        return None
+    reason = "deadline"
+    with anyio.move_on_after(service.settings.tier_deadline * EMBED_SHARE):
+        try:
+            with span("embed", model=service.embedder.name):
+                return (await service.embedder.embed([query]))[0]
+        except ModelError as error:
+            reason = type(error).__name__
+    _degrade(service, tiers, ["embedder"], reason)
+    return None
+
+
+def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
+    window = sure_window(tiers.turns, tiers.budget, count_tokens, head_and_tail)
+    shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
+    found = _choose(tiers.found, set(request.exclude_ids), shown, tiers.top_k)
+    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, count_tokens, head_and_tail)
+    return RecallResponse(
+        window=assembled.window,
+        digest=tiers.digest,
+        gap=find_gap(tiers.digest, assembled.window, tiers.turns),
+        facts=found,
+        block=assembled.block,
+        tokens=assembled.tokens,
+        dropped=assembled.dropped,
+        pending_turns=tiers.pending,
+        degraded=tiers.degraded,
+    )
+
+
+def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
+    """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
+    known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
+    facts = {plain(memory.text): memory for memory in reversed(known) if memory.kind == "fact"}
+    chosen: dict[str, RecalledMemory] = {}
+    for memory in known:  # a fact stands in for the episode that says the same
+        chosen.setdefault(words := plain(memory.text), facts.get(words, memory))
+    best = list(chosen.values())
+    cited = {place for memory in best[:limit] if memory.kind == "fact" for place in _places(memory)}
+    fresh = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
+    return sorted(fresh[:limit], key=lambda memory: memory.kind != "fact")
+
+
+def _is_shown(memory: RecalledMemory, shown: set[Place]) -> bool:
+    return memory.kind == "episode" and not shown.isdisjoint(_places(memory))
+
+
+def _places(memory: RecalledMemory) -> list[Place]:
+    """The turns that a memory is, or rests on."""
+    return [
+        (memory.agent, source.session_id, seq)
+        for source in memory.sources
+        for seq in range(source.from_seq, source.upto_seq + 1)
+    ]
+
+
+def _view(row: object) -> DigestView:
+    return DigestView.model_validate(row, from_attributes=True)
+
+
+def _until(request: RecallRequest) -> int | None:
+    return None if request.as_of is None else to_micros(request.as_of)

@@ -1,0 +1,237 @@
+"""Appending turns: one transaction, and no answer before its commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from uuid import UUID, uuid4
+
+import anyio.to_thread
+
+from threefold.contract import TurnIn, WriteRequest, WriteResponse
+from threefold.errors import Conflict, RevisionConflict
+from threefold_server.rules.access import Principal, Reach, ScopeFilter, check_quota, session_scope
+from threefold_server.service import Service
+from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.erasure import erasures
+from threefold_server.storage.sessions import append, sessions, tasks, turns
+from threefold_server.storage.sessions.append import Marks
+from threefold_server.storage.sessions.sessions import SessionRow
+from threefold_server.text.redaction import Redact, redact_json
+from threefold_server.text.tokens import count_tokens
+
+MICROS = 1_000_000
+NEVER = 2**62  # tokens
+COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
+
+
+async def write_turns(service: Service, principal: Principal, request: WriteRequest) -> WriteResponse:
+    """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored.
+
+    Workers are not woken: they look several times a second, and turns that gather meanwhile are indexed together.
+    """
+    if service.settings.redact == "all":
+        request = await anyio.to_thread.run_sync(_redacted, request, service.redact)
+    counts = await _count(request.turns)
+    job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
+    at_once = job.is_ordinary and not service.database.is_sqlite
+    if at_once and (before := await service.database.write_at_once(principal.owner, job.start)):
+        return job.all_appended(before)
+    try:
+        return await service.database.write(principal.owner, job.run, pipelined=True)
+    except _AllErased as late:
+        return late.response
+
+
+def _redacted(request: WriteRequest, redact: Redact) -> WriteRequest:
+    """The turns without secrets in their contents and payloads: not what was said any more, so no exact replay."""
+    clean = [
+        turn.model_copy(
+            update={
+                "content": redact(turn.content),
+                "name": turn.name and redact(turn.name),
+                "payload": None if turn.payload is None else redact_json(turn.payload, redact),
+            }
+        )
+        for turn in request.turns
+    ]
+    return request.model_copy(update={"turns": clean})
+
+
+async def _count(batch: Sequence[TurnIn]) -> list[int]:
+    texts = [turn.content for turn in batch]
+    if sum(map(len, texts)) <= COUNT_INLINE_CHARS:
+        return [count_tokens(text) for text in texts]
+    return await anyio.to_thread.run_sync(lambda: [count_tokens(text) for text in texts])
+
+
+@dataclass(frozen=True)
+class _Append:
+    """One write, as its transaction sees it."""
+
+    service: Service
+    principal: Principal
+    scope: ScopeFilter
+    request: WriteRequest
+    counts: list[int]
+    now: int
+
+    @property
+    def session(self) -> UUID:
+        assert self.scope.session is not None
+        return self.scope.session
+
+    @property
+    def quota(self) -> int | None:
+        return self.service.settings.max_turns_per_user
+
+    @property
+    def is_ordinary(self) -> bool:
+        """Turns that do not repeat each other, and nothing else."""
+        request = self.request
+        ids = [turn.id for turn in request.turns if turn.id is not None]
+        bare = request.state is None and request.expected_revision is None and self.quota is None
+        return bare and bool(request.turns) and len(set(ids)) == len(ids)
+
+    def start(self, connection: Connection) -> Callable[[], SessionRow | None]:
+        """Try to write in one round trip; once it is committed, the session as it was, or None if nothing was done."""
+        batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
+        return append.start_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
+
+    def all_appended(self, before: SessionRow) -> WriteResponse:
+        count = len(self.request.turns)
+        return WriteResponse(
+            appended=count,
+            duplicates=0,
+            erased=0,
+            last_seq=before.last_seq + count,
+            revision=before.revision + 1,
+            scheduled=any(self._due(before, sum(self.counts))),
+        )
+
+    def run(self, connection: Connection) -> WriteResponse:
+        sessions.ensure_owner(connection, self.principal, self.now)
+        locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
+        ids = [turn.id for turn in self.request.turns if turn.id is not None]
+        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
+        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
+        any_erased = erasures.start_any_erased(connection, self.scope.owner)
+        row = locked()
+        gone = self._erased(connection, ids) if any_erased() else set[str]()
+        fresh, duplicates, erased = self._sort(known(), gone)
+        state = None if erased else self._new_state(connection)
+        changes = bool(fresh) or state is not None
+        if changes:
+            self._check_revision(row.revision)
+        scheduled = False
+        if fresh:
+            check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
+            scheduled = self._append(connection, row, fresh)
+        if state is not None:
+            sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
+        response = WriteResponse(
+            appended=len(fresh),
+            duplicates=duplicates,
+            erased=erased,
+            last_seq=row.last_seq + len(fresh),
+            revision=row.revision + changes,
+            scheduled=scheduled,
+        )
+        if erased and response.last_seq == 0:
+            raise _AllErased(response)
+        return response
+
+    def _new_state(self, connection: Connection) -> str | None:
+        """The state to store; none where it is there already, as in a repeated write."""
+        state = self.request.state
+        if state is None or state == sessions.state_of(connection, self.scope.owner, self.session):
+            return None
+        return state
+
+    def _check_revision(self, revision: int) -> None:
+        expected = self.request.expected_revision
+        if expected is not None and expected != revision:
+            raise RevisionConflict(
+                f"the session is at revision {revision}, not {expected}; read it again", {"revision": revision}
+            )
+
+    def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+        return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)
+
+    def _sort(
+        self, known: dict[str, dict[str, Any]], gone: Collection[str]
+    ) -> tuple[list[tuple[TurnIn, int]], int, int]:
+        """Turns to append with their tokens, and how many are duplicates or were erased."""
+        fresh: list[tuple[TurnIn, int]] = []
+        duplicates = erased = 0
+        for turn, tokens in zip(self.request.turns, self.counts, strict=True):
+            if turn.id is None:
+                fresh.append((_with_id(turn), tokens))
+            elif turn.id in gone:
+                erased += 1
+            elif turn.id not in known:
+                known[turn.id] = turns.content_of(turn)
+                fresh.append((turn, tokens))
+            elif known[turn.id] == turns.content_of(turn) or self.request.on_conflict == "keep":
+                duplicates += 1
+            else:
+                raise Conflict(
+                    f"turn id {turn.id!r} was written before with other content; nothing of this call was stored",
+                    {"turn_id": turn.id},
+                )
+        return fresh, duplicates, erased
+
+    def _append(self, connection: Connection, row: SessionRow, fresh: list[tuple[TurnIn, int]]) -> bool:
+        """Store new turns; whether folding or extraction became due."""
+        turns.append(connection, self.scope.owner, self.session, self._rows(fresh, after=row.last_seq))
+        added = sum(count for _, count in fresh)
+        sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=added)
+        return self._schedule(connection, row, added)
+
+    def _rows(self, batch: list[tuple[TurnIn, int]], *, after: int) -> list[dict[str, Any]]:
+        return turns.rows_of(batch, after=after, visibility=Reach[self.request.visibility or "user"], now=self.now)
+
+    @property
+    def _marks(self) -> Marks:
+        """Undigested turns are folded once they pass the trigger; at a run's end, which is a good moment, the target.
+        Facts are drawn each time that so many tokens have come, and when the session has been idle."""
+        settings = self.service.settings
+        enough = settings.target if self.request.run_end else settings.trigger
+        idle_at = self.now + int(settings.idle_seconds * MICROS)
+        return Marks(
+            fold_above=enough if settings.rolling_summary else NEVER,
+            extract_every=enough,
+            idle_at=None if self.service.extractor is None else idle_at,
+        )
+
+    def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
+        """Make indexing due, and what else the marks say."""
+        due = partial(tasks.schedule, connection, self.scope.owner, self.session)
+        due("index", self.now)
+        folds, extracts = self._due(row, added)
+        if folds:
+            due("fold", self.now)
+        if self._marks.idle_at is not None:
+            due_at = self.now if extracts else self._marks.idle_at
+            tasks.appoint(connection, self.scope.owner, self.session, "extract", due_at, self.now)
+        return folds or extracts
+
+    def _due(self, row: SessionRow, added: int) -> tuple[bool, bool]:
+        """Whether folding and extraction are due."""
+        marks = self._marks
+        folds = tasks.folds(row.tokens, row.digested_tokens, added, marks.fold_above)
+        return folds, marks.idle_at is not None and tasks.extracts(row.tokens, added, marks.extract_every)
+
+
+def _with_id(turn: TurnIn) -> TurnIn:
+    return turn if turn.id is not None else turn.model_copy(update={"id": uuid4().hex})
+
+
+class _AllErased(Exception):
+    """Every turn of a new session was erased before: undone, a late writer brings back not even the session's name."""
+
+    def __init__(self, response: WriteResponse) -> None:
+        super().__init__("all turns were erased")
+        self.response = response

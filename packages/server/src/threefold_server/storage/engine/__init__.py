@@ -1,0 +1,1 @@
+"""The databases themselves: connections, transactions, the schema, migrations, row-level security."""

@@ -1,0 +1,388 @@
+"""Engines, threads and transactions: how every statement reaches its database.
+
+A transaction is one plain synchronous function, run in one thread hop. On Postgres its first statement sets the
+row-level-security scope; on SQLite all writes go through one connection in one thread, which commits together what is
+waiting. On Postgres a transaction that loses a race with another one is run again (`races.py`).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from uuid import UUID
+
+from sqlalchemy import Connection, Engine, bindparam, create_engine, event, func, select
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DatabaseError, DBAPIError, DisconnectionError, InternalError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+
+from threefold.errors import Unavailable
+from threefold_server.settings import sqlite_url
+from threefold_server.storage.engine.deadline import LONG_SECONDS, SNAPSHOT_SECONDS, Lane, allowed, current, not_in_time
+from threefold_server.storage.engine.group_commit import GroupCommit
+from threefold_server.storage.engine.prepared import Prepared
+from threefold_server.storage.engine.races import run_again
+
+if TYPE_CHECKING:
+    from threefold_server.storage.engine.liveness import Liveness
+
+__all__ = ["Connection", "Database", "Scope", "sqlite_url"]
+
+T = TypeVar("T")
+Scope = UUID | Literal["system"]
+"""Whose rows a transaction may touch: one owner's, or (only from `system.py`) everybody's."""
+
+READERS = 4  # two cores + 2: more threads only trade the interpreter lock (facts of a 2-core measurement)
+BACKGROUND = 2
+PROBES = 1  # readiness has a thread and a connection of its own
+BUSY_TIMEOUT_MS = 5_000  # for a lock that another process holds; writes of a service wait less (group_commit)
+INTERRUPT_STEPS = 20_000
+"""Steps of SQLite's machine between two looks at the time, about 1 ms apart."""
+CHECKPOINT_TIMEOUT_MS = 200  # it waits for readers while every writer waits for it
+STATEMENT_TIMEOUT_MS = 30_000
+
+POOLER = "pooler"
+"""Our own parameter in a Postgres URL."""
+
+GONE = {
+    "connect_timeout": 3,
+    "tcp_user_timeout": 10_000,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "keepalives_count": 2,
+}
+"""When a host that swallows packets is given up, before and after it has answered: the system itself waits for minutes,
+or hours. What the URL says instead holds."""
+
+PING_AFTER_SECONDS = 1.0  # a connection idle for longer may have been cut; asking before every use cost a round trip
+
+_SET_SCOPE = Prepared(
+    select(
+        func.set_config("threefold.owner", bindparam("owner"), True),
+        func.set_config("threefold.system", bindparam("system"), True),
+        func.set_config("plan_cache_mode", bindparam("plans"), True),
+    )
+)
+Plans = Literal["force_custom_plan", "auto"]
+CUSTOM: Plans = "force_custom_plan"
+CACHED: Plans = "auto"
+"""How Postgres plans what is prepared. Searches anew each time: one plan for the mean owner costs a large one 14x (3 ->
+41 ms). For writes at once, planning took half of their time in the server."""
+
+
+class Database:
+    """One deployment's database. Opens lazily; `close()` returns every connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = _normalise(url)
+        self.is_sqlite = self.url.get_backend_name() == "sqlite"
+        self._liveness: Liveness | None = None
+        if self.is_sqlite:
+            self._reader = _sqlite_engine(self.url, READERS + PROBES)
+        else:
+            self._reader, self._liveness = _postgres_engine(self.url, _pooled(url))
+        self._writer = _sqlite_engine(self.url, 1, begin="BEGIN IMMEDIATE") if self.is_sqlite else self._reader
+        self._pipeliner = self._reader.execution_options(isolation_level="AUTOCOMMIT")
+        self._group = GroupCommit(self._writer, self._errors_translated) if self.is_sqlite else None
+        self._readers, self._writers = Lane(READERS), Lane(READERS)
+        self._background, self._probes = Lane(BACKGROUND), Lane(PROBES)
+
+    async def read(
+        self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False, snapshot: bool = False
+    ) -> T:
+        """Run a reading transaction. Cancelled or late, it is given up.
+
+        Pipelined, it may run prepared statements only, and takes one round trip for all that are started together.
+        As a snapshot, all its statements see one state; on SQLite every transaction does.
+        """
+        run = self._pipelined_sync if pipelined and not self.is_sqlite else self.read_sync
+        run = self.snapshot_sync if snapshot else run
+        seconds = SNAPSHOT_SECONDS if snapshot else allowed.get()
+        return await self._readers.run(seconds, partial(run, scope, function))
+
+    async def probe(self, scope: Scope, function: Callable[[Connection], T], seconds: float) -> T:
+        """Run a reading transaction for readiness: apart from all other calls, so that they cannot delay it."""
+        return await self._probes.run(seconds, partial(self.read_sync, scope, function))
+
+    async def write(
+        self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False, background: bool = False
+    ) -> T:
+        """Run a writing transaction; when this returns, it is committed. Background work has threads of its own.
+
+        Raises `Unavailable` when the database does not answer in time; its details say if the outcome is unknown.
+        """
+        seconds = LONG_SECONDS if background else allowed.get()
+        if self._group is not None:
+            return await self._group.run(function, seconds)
+        run = partial(self._pipelined_sync, writing=True) if pipelined else self.write_sync
+        lane = self._background if background else self._writers
+        return await lane.run(seconds, partial(run, scope, function), writing=True)
+
+    async def write_at_once(self, scope: Scope, start: Callable[[Connection], Callable[[], T]]) -> T:
+        """A pipelined write on Postgres whose result is fetched with its commit. Its statements must find their rows by
+        key, however many there are: their plans are kept."""
+        run = partial(self._pipelined_sync, scope, start, CACHED, writing=True)
+        return (await self._writers.run(allowed.get(), run, writing=True))()
+
+    def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+        return self._settled(partial(self._transaction, self._reader, scope, function))
+
+    def write_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+        return self._settled(partial(self._transaction, self._writer, scope, function), writing=True)
+
+    def snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+        """Run a reading transaction all of whose statements see the same moment."""
+        levels = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
+        engine = self._reader.execution_options(**levels)
+        return self._settled(partial(self._transaction, engine, scope, function))
+
+    def _pipelined_sync(
+        self, scope: Scope, function: Callable[[Connection], T], plans: Plans = CUSTOM, *, writing: bool = False
+    ) -> T:
+        return self._settled(partial(self._pipeline, scope, function, plans), writing=writing)
+
+    def _settled(self, run: Callable[[_Attempt], T], *, writing: bool = False) -> T:
+        """Run a whole transaction, again where it loses a race with another one."""
+        driver: Any = self._reader.dialect.loaded_dbapi
+        with self._errors_translated(writing=writing) as attempt:
+            return run_again(partial(run, attempt), (driver.Error,))
+
+    def _transaction(self, engine: Engine, scope: Scope, function: Callable[[Connection], T], attempt: _Attempt) -> T:
+        with engine.begin() as connection:
+            attempt.begun = True
+            self._set_scope(connection, scope)
+            return function(connection)
+
+    def _pipeline(self, scope: Scope, function: Callable[[Connection], T], plans: Plans, attempt: _Attempt) -> T:
+        with self._pipeliner.connect() as connection:
+            attempt.begun = True
+            driver: Any = connection.connection.driver_connection
+            with driver.pipeline():
+                driver.execute("BEGIN")
+                try:
+                    self._set_scope(connection, scope, plans)
+                    result = function(connection)
+                except BaseException:
+                    driver.execute("ROLLBACK")
+                    raise
+                driver.execute("COMMIT")
+        return result
+
+    async def purge(self) -> bool:
+        """Move erased bytes out of SQLite's write-ahead log; False where readers, Postgres or a fault hold them back:
+        what was erased is so all the same."""
+        if not self.is_sqlite:
+            return False
+        try:
+            return await self._background.run(LONG_SECONDS, self._checkpoint)
+        except Unavailable:
+            return False
+
+    def _checkpoint(self) -> bool:
+        with self._errors_translated(), self._writer.connect() as connection:
+            raw: Any = connection.connection.driver_connection
+            raw.execute(f"PRAGMA busy_timeout={CHECKPOINT_TIMEOUT_MS}")
+            busy, _, _ = raw.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            raw.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+            return busy == 0
+
+    async def aclose(self) -> None:
+        """Give calls in flight a moment to end, then close."""
+        for lane in self._lanes:
+            await lane.aclose()
+        self.close()
+
+    def close(self) -> None:
+        for lane in self._lanes:
+            lane.close()
+        if self._group is not None:
+            self._group.close()
+        self._reader.dispose()
+        self._writer.dispose()
+
+    @property
+    def _lanes(self) -> tuple[Lane, ...]:
+        return self._readers, self._writers, self._background, self._probes
+
+    def _set_scope(self, connection: Connection, scope: Scope, plans: Plans = CUSTOM) -> None:
+        if not self.is_sqlite:
+            system = scope == "system"
+            _SET_SCOPE.run(connection, owner="" if system else str(scope), system="on" if system else "", plans=plans)
+
+    @contextmanager
+    def _errors_translated(self, *, writing: bool = False) -> Generator[_Attempt]:
+        """Turn an unreachable, full or read-only database into `Unavailable`: try again.
+
+        Nothing was stored, unless the connection was lost during a write. Prepared statements run on the driver, whose
+        own errors come through as they are.
+        """
+        driver: Any = self._reader.dialect.loaded_dbapi
+        attempt = _Attempt(writing and not self.is_sqlite)
+        try:
+            if self._liveness is not None:
+                self._liveness.admit()
+            yield attempt
+            if self._liveness is not None:
+                self._liveness.note_answer()
+        except PoolTimeout as error:
+            raise Unavailable("all database connections are busy; try again") from error
+        except (OperationalError, InternalError, driver.OperationalError, driver.InternalError) as error:
+            if attempt.is_write and _is_lost(error):
+                raise not_in_time(unknown=True) from error
+            hint = "" if self.is_sqlite else "; does it run, and is THREEFOLD_DATABASE_URL right?"
+            raise Unavailable(f"the database did not answer: {_reason(error)}{hint}") from error
+        except DBAPIError as error:
+            if error.connection_invalidated and attempt.is_write:
+                raise not_in_time(unknown=True) from error
+            if error.connection_invalidated:
+                raise Unavailable("the database connection was lost; try again") from error
+            if self.is_sqlite and type(error) is DatabaseError:
+                raise Unavailable("the database file is damaged, or is no database") from error
+            raise
+
+
+@dataclass
+class _Attempt:
+    """What is known of a transaction when it fails."""
+
+    writing: bool
+    begun: bool = False
+
+    @property
+    def is_write(self) -> bool:
+        """Whether the server may have been told to store something."""
+        return self.writing and self.begun
+
+
+def _normalise(url: str) -> URL:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "postgresql":
+        return parsed.set(drivername="postgresql+psycopg").difference_update_query([POOLER])
+    if parsed.get_backend_name() != "sqlite":
+        raise ValueError(f"database_url: {parsed.get_backend_name()!r} is not supported; use sqlite or postgresql")
+    return parsed
+
+
+def _pooled(url: str) -> bool:
+    """Whether the URL says that a transaction pooler (such as PgBouncer) is in between."""
+    pooler = make_url(url).query.get(POOLER)
+    if pooler not in (None, "transaction"):
+        raise ValueError(f"database_url: {POOLER} can be 'transaction' only, not {pooler!r}")
+    return pooler is not None
+
+
+def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
+    """What holds for a whole connection. A pooler gives each transaction another one, so that nothing may: neither
+    prepared statements nor options, which the role has to have itself."""
+    if pooled:
+        return {"prepare_threshold": None}
+    own = f"-c statement_timeout={STATEMENT_TIMEOUT_MS}"
+    given = url.query.get("options", "")
+    return {"prepare_threshold": 2, "options": f"{own} {given if isinstance(given, str) else ' '.join(given)}"}
+
+
+def _given_up(url: URL) -> dict[str, Any]:
+    return {name: value for name, value in GONE.items() if name not in url.query}
+
+
+def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
+    engine = create_engine(
+        url,
+        poolclass=QueuePool,
+        pool_size=size,
+        max_overflow=0,
+        hide_parameters=True,
+        connect_args={"check_same_thread": False, "timeout": BUSY_TIMEOUT_MS / 1000},
+    )
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: sqlite3.Connection, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        connection.isolation_level = None  # we emit BEGIN ourselves, so that reads see one snapshot
+        connection.set_progress_handler(_is_late, INTERRUPT_STEPS)
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=FULL",  # an acknowledged write survives power loss
+            "foreign_keys=ON",
+            "secure_delete=ON",  # deleted text is overwritten, not merely unlinked
+            "cache_size=-65536",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin_transaction(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
+        driver: Any = connection.connection.driver_connection
+        if not driver.in_transaction:  # the writer thread has begun by itself
+            driver.execute(begin)
+
+    return engine
+
+
+def _is_late() -> bool:
+    """Whether SQLite should end the statement that runs in this thread."""
+    deadline = current.get()
+    return deadline is not None and deadline.passed
+
+
+def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
+    from pgvector.psycopg import register_vector
+    from psycopg import Connection as PsycopgConnection
+    from psycopg import Error as PsycopgError
+    from psycopg.types import TypeInfo
+
+    from threefold_server.storage.engine.liveness import Liveness, opener  # loads the [postgres] extra
+
+    engine = create_engine(
+        url,
+        pool_size=READERS * 2 + BACKGROUND + PROBES,
+        max_overflow=0,
+        hide_parameters=True,  # a traceback must not quote what was said
+        pool_timeout=5,
+        connect_args=_given_up(url) | _postgres_session(url, pooled=pooled),
+    )
+
+    liveness = Liveness()
+    event.listen(engine, "do_connect", opener(liveness))
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: PsycopgConnection[Any], _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        autocommit = connection.autocommit
+        connection.autocommit = True
+        if TypeInfo.fetch(connection, "vector") is not None:  # before the first migration it is not there
+            register_vector(connection)
+        connection.autocommit = autocommit
+
+    @event.listens_for(engine, "checkin")
+    def note(_: Any, record: ConnectionPoolEntry) -> None:  # pyright: ignore[reportUnusedFunction]
+        record.info["used_at"] = time.monotonic()
+
+    @event.listens_for(engine, "checkout")
+    def ping(connection: Any, record: ConnectionPoolEntry, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
+        if time.monotonic() - record.info.get("used_at", time.monotonic()) < PING_AFTER_SECONDS:
+            return
+        try:
+            connection.execute("")
+            connection.rollback()
+        except PsycopgError as error:
+            raise DisconnectionError from error  # the pool opens another one
+
+    return engine, liveness
+
+
+def _is_lost(error: BaseException) -> bool:
+    """Whether no answer came; the server's own errors have a state, and undo the transaction. A server that shuts
+    down (57P..) may have committed before."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    state: str | None = getattr(cause, "sqlstate", None)
+    return state is None or state.startswith("57P")
+
+
+def _reason(error: BaseException) -> str:
+    """The kind of fault (a read-only Postgres is an `InternalError`) without statement, values or address."""
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return type(cause).__name__

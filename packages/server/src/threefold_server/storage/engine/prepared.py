@@ -1,0 +1,150 @@
+"""Core statements compiled once and run on the driver: for the hot paths, where building and compiling costs most.
+
+Measured on SQLite: a statement built and executed by SQLAlchemy takes 0.12 to 0.3 ms of processor time, the same one
+prepared 0.02 ms. Everything off the hot paths is plain Core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Boolean, ColumnElement, Connection, Dialect, Text, any_, bindparam, func, select, tuple_
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.dialects.postgresql import ARRAY
+from sqlalchemy.types import NullType, TypeDecorator
+
+Processor = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class _Compiled:
+    sql: str
+    defaults: dict[str, Any]
+    bind: dict[str, Processor]
+    result: list[tuple[int, Processor]]
+    make: Callable[[Sequence[Any]], Any]
+
+    def parameters(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        values = {**self.defaults, **given}
+        for name, process in self.bind.items():
+            values[name] = process(values[name])
+        return values
+
+    def row(self, values: Sequence[Any]) -> Any:
+        if self.result:
+            values = list(values)
+            for position, process in self.result:
+                values[position] = process(values[position])
+        return self.make(values)
+
+
+class Prepared:
+    """A statement whose values are `bindparam`s; where the databases differ, a function of the dialect's name. `make`
+    says what its rows become; named tuples otherwise."""
+
+    def __init__(self, statement: Any, make: Callable[[Sequence[Any]], Any] | None = None) -> None:
+        self._statement = statement
+        self._make = make
+        self._compiled: dict[str, _Compiled] = {}
+
+    def all(self, connection: Connection, **values: Any) -> list[Any]:
+        """Run it and fetch every row."""
+        return self.start(connection, **values)()
+
+    def start(self, connection: Connection, **values: Any) -> Callable[[], list[Any]]:
+        """Send it now and fetch its rows when called: in a pipelined transaction others may be sent meanwhile."""
+        compiled = self._for(connection.dialect)
+        cursor = _driver(connection).execute(compiled.sql, compiled.parameters(values))
+        return lambda: [compiled.row(row) for row in cursor.fetchall()]
+
+    def run(self, connection: Connection, **values: Any) -> None:
+        """Run it for its effect."""
+        compiled = self._for(connection.dialect)
+        _driver(connection).execute(compiled.sql, compiled.parameters(values))
+
+    def run_many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run it once per row, for its effect. Not by `executemany`, which in a pipeline waits for all sent before."""
+        for row in rows:
+            self.run(connection, **row)
+
+    def sql(self, dialect: Dialect) -> str:
+        """Return the statement as the driver is sent it."""
+        return self._for(dialect).sql
+
+    def _for(self, dialect: Dialect) -> _Compiled:
+        if dialect.name not in self._compiled:
+            made = self._statement(dialect.name) if callable(self._statement) else self._statement
+            self._compiled[dialect.name] = _compile(made, dialect, self._make)
+        return self._compiled[dialect.name]
+
+
+class PreparedAmong:
+    """A statement narrowed to given values of some columns: in one round trip on Postgres, and on SQLite, where there
+    are none, by one read for each."""
+
+    def __init__(self, statement: Any, *columns: ColumnElement[Any]) -> None:
+        names = [f"value_{number}" for number in range(len(columns))]
+        ones = [column == bindparam(name) for column, name in zip(columns, names, strict=True)]
+        lists = [bindparam(name, type_=ARRAY(column.type)) for column, name in zip(columns, names, strict=True)]
+        listed = select(*func.unnest(*lists).table_valued(*names, name="listed").render_derived().columns)
+        self._names = names
+        self._one = Prepared(statement.where(*ones))
+        self._many = Prepared(statement.where(tuple_(*columns).in_(listed)))
+
+    def sql(self, dialect: Dialect) -> str:
+        """Return the statement as the driver is sent it."""
+        return (self._one if dialect.name == "sqlite" else self._many).sql(dialect)
+
+    def all(self, connection: Connection, keys: Sequence[tuple[Any, ...]], **values: Any) -> list[Any]:
+        """The rows that have one of the keys, each a value per column."""
+        if connection.dialect.name == "sqlite":
+            named = [dict(zip(self._names, key, strict=True)) for key in keys]
+            return [row for key in named for row in self._one.all(connection, **values, **key)]
+        lists = [list(column) for column in zip(*keys, strict=True)]
+        return self._many.all(connection, **values, **dict(zip(self._names, lists, strict=True))) if keys else []
+
+
+def among(column: ColumnElement[str], name: str, dialect: str) -> ColumnElement[bool]:
+    """The condition that a text column is among the values of a parameter; they come from `texts`."""
+    if dialect == "sqlite":
+        return column.in_(select(func.json_each(bindparam(name)).table_valued("value").c.value))
+    return column == any_(bindparam(name, type_=ARRAY(Text)))
+
+
+def texts(connection: Connection, values: Sequence[str]) -> Any:
+    """A list of texts as the parameter of `among`."""
+    return json.dumps(list(values)) if connection.dialect.name == "sqlite" else list(values)
+
+
+def _compile(statement: Any, dialect: Dialect, make: Callable[[Sequence[Any]], Any] | None) -> _Compiled:
+    named = sqlite.dialect(paramstyle="named") if dialect.name == "sqlite" else dialect
+    compiled = statement.compile(dialect=named)
+    bind = {
+        name: process
+        for parameter, name in compiled.bind_names.items()
+        if (process := _own_type(parameter, named).bind_processor(named)) is not None
+    }
+    columns: list[Any] = list(getattr(statement, "exported_columns", ()))
+    result = [
+        (position, process)
+        for position, column in enumerate(columns)
+        if (process := _own_type(column, named).result_processor(named, None)) is not None
+    ]
+    defaults = {name: value for name, value in compiled.params.items() if value is not None}
+    names: list[str] = [str(column.key) for column in columns]
+    row: Any = namedtuple("Row", names, rename=True)  # pyright: ignore[reportUntypedNamedTuple]
+    return _Compiled(str(compiled), defaults, bind, result, make or row._make)
+
+
+def _own_type(element: Any, dialect: Dialect) -> Any:
+    """The type of a value that a driver does not convert by itself: ours, and booleans (SQLite has none)."""
+    kind = element.type
+    return kind.dialect_impl(dialect) if isinstance(kind, TypeDecorator | Boolean) else NullType()
+
+
+def _driver(connection: Connection) -> Any:
+    return connection.connection.driver_connection

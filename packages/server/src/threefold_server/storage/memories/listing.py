@@ -1,0 +1,104 @@
+"""One ordered list of facts and episodes, a page at a time.
+
+The order is (access count, event time, kind, key), newest or most read first; the first part is 0 throughout when the
+order is by time. Facts and episodes are two queries over the same order, merged.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, and_, false, literal, or_, select, true, tuple_
+
+from threefold.contract import ListRequest, Memory
+from threefold_server.rules.access import ScopeFilter
+from threefold_server.storage.engine.scope import FACTS, visible, visible_to
+from threefold_server.storage.engine.tables import facts, turns
+from threefold_server.storage.engine.types import place
+from threefold_server.storage.memories import facts as fact_store
+from threefold_server.storage.memories import turn_memories as episodes
+from threefold_server.text.redaction import Redact
+
+EPISODE, FACT = 0, 1
+POSITION_TYPES = (int, int, int, str, int)
+
+
+class Position(NamedTuple):
+    """Where a page ended. `key` is the fact's or the session's, in hex; `seq` is 0 for a fact."""
+
+    access: int
+    event_at: int
+    kind: int
+    key: str
+    seq: int
+
+
+def page(
+    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int, redact: Redact
+) -> list[tuple[Position, Memory]]:
+    """Up to `limit + 1` memories after a position, each with its own."""
+    rows: list[list[tuple[Position, Memory]]] = []
+    if "fact" in request.kinds:
+        rows.append(_facts(connection, scope, request, after, now))
+    if "episode" in request.kinds and "long_term" in request.include:
+        rows.append(_episodes(connection, scope, request, after, redact))
+    return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[: request.limit + 1]
+
+
+def _facts(
+    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int
+) -> list[tuple[Position, Memory]]:
+    access: ColumnElement[int] = facts.c.access_count if request.order == "access_count" else literal(0)
+    statement = (
+        select(facts)
+        .where(
+            or_(
+                visible(FACTS) if "long_term" in request.include else false(),
+                facts.c.shared if "shared" in request.include else false(),
+            ),
+            fact_store.current(now),
+            after_position(after, FACT, access, facts.c.event_at, (facts.c.fact,)),
+        )
+        .order_by(access.desc(), facts.c.event_at.desc(), facts.c.fact.desc())
+        .limit(request.limit + 1)
+    )
+    rows = connection.execute(statement, visible_to(scope)).all()
+    by_access = request.order == "access_count"
+    positions = [Position(row.access_count if by_access else 0, row.event_at, FACT, row.fact.hex, 0) for row in rows]
+    return list(zip(positions, fact_store.to_memories(connection, rows, scope.user), strict=True))
+
+
+def _episodes(
+    connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
+) -> list[tuple[Position, Memory]]:
+    statement = (
+        episodes.VISIBLE.where(
+            after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
+        )
+        .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
+        .limit(request.limit + 1)
+    )
+    return [
+        (Position(0, row.event_at, EPISODE, row.session.hex, row.seq), episodes.to_memory(row, scope.user, redact))
+        for row in connection.execute(statement, visible_to(scope))
+    ]
+
+
+def after_position(
+    after: Position | None,
+    kind: int,
+    access: ColumnElement[int],
+    event_at: ColumnElement[int],
+    key: tuple[ColumnElement[Any], ...],
+) -> ColumnElement[bool]:
+    """The condition that a row of this kind comes after the position."""
+    if after is None:
+        return true()
+    here = (access == after.access) & (event_at == after.event_at)
+    earlier = or_(access < after.access, and_(access == after.access, event_at < after.event_at))
+    if kind != after.kind:
+        return or_(earlier, here) if kind < after.kind else earlier
+    values = (UUID(after.key), after.seq)[: len(key)]
+    return or_(earlier, and_(here, tuple_(*key) < place(*values)))

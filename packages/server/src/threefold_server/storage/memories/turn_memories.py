@@ -1,0 +1,83 @@
+"""Turns seen as long-term memory. No text is copied: an episode is its turn, found through its session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, and_, or_, select
+
+from threefold.contract import Memory, SourceRange
+from threefold.render import strip_block
+from threefold_server.clock import from_micros
+from threefold_server.rules.access import Reach, ScopeFilter
+from threefold_server.rules.trust import origin_of, trust_of
+from threefold_server.storage.engine.prepared import Prepared, PreparedAmong
+from threefold_server.storage.engine.scope import EPISODES, visible, visible_to
+from threefold_server.storage.engine.tables import sessions, tasks, turns
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.text.redaction import Redact
+
+IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
+"""System prompts are instructions, not talk: restated in every session, they would drown what was said."""
+
+TAIL_TURNS = 500
+"""Turns too new for the index that a recall reads, newest first: about 50 ms. A larger backlog, after an import, is
+indexed at some 2,000 turns a second."""
+
+EVERY = (
+    select(*(column for column in turns.c if column.name != "payload"), sessions.c.agent, sessions.c.session_id)
+    .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
+    .where(IS_EPISODE)
+)
+"""Every episode with the place of its session, as a statement to narrow further."""
+
+VISIBLE = EVERY.where(visible(EPISODES))
+"""Those of a scope, whose values come from `visible_to`."""
+
+
+def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:
+    """Episodes at (session, seq), as far as the scope sees them."""
+    return _AT_PLACES.all(connection, places, **visible_to(scope))
+
+
+def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], list[Any]]:
+    """Episodes too new for the index; their rows when called."""
+    return _UNINDEXED.start(connection, **visible_to(scope))
+
+
+def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
+    """A turn with its session, as the contract shows an episode: without secrets and recalled blocks."""
+    return Memory.model_construct(  # validated when it was written
+        id=row.turn_id,
+        kind="episode",
+        text=redact(strip_block(row.content)),
+        user=user,
+        agent=row.agent,
+        session_id=row.session_id,
+        visibility=Reach(row.visibility).name,
+        origin=origin_of(row.role, imported=row.imported),
+        trust=trust_of(row.role, imported=row.imported),
+        sources=[SourceRange(session_id=row.session_id, from_seq=row.seq, upto_seq=row.seq)],
+        role=row.role,
+        name=row.name and redact(row.name),
+        created_at=from_micros(row.created_at, row.utc_offset),
+        event_at=from_micros(row.event_at, row.utc_offset),
+    )
+
+
+_AT_PLACES = PreparedAmong(VISIBLE, turns.c.session, turns.c.seq)
+# A join, so that the database reads each open session from its watermark on: as a condition on every turn of the
+# owner it read all 20,000 of a session to find the newest one. The kind's sum keeps SQLite from looking up the task of
+# each turn of the owner by its key: 25 ms at 20,000.
+_UNINDEXED = Prepared(
+    VISIBLE.join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session))
+    .where(
+        tasks.c.kind + "" == "index",
+        or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
+        turns.c.seq > tasks.c.upto,
+    )
+    .order_by(turns.c.event_at.desc(), turns.c.seq.desc())
+    .limit(TAIL_TURNS)
+)

@@ -1,0 +1,54 @@
+"""What an extraction reads: the turns after its watermark, and what came before them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, and_, exists, select
+
+from threefold_server.storage.engine.tables import barred_sources, turns
+from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.sessions import digests
+from threefold_server.storage.sessions.sessions import find_session
+
+TURNS = 200
+"""Turns looked at for one batch; the model reads no more than fit its own bound."""
+
+BEFORE = 10
+
+_COLUMNS = [column for column in turns.c if column.name != "payload"]
+
+
+@dataclass(frozen=True)
+class Backlog:
+    """What a session has said since facts were last drawn from it, and what came before."""
+
+    session: AnyRow | None
+    digest: str | None
+    before: Sequence[AnyRow]
+    turns: Sequence[AnyRow]
+
+
+def backlog(connection: Connection, owner: UUID, session: UUID, after: int) -> Backlog:
+    """The turns after a watermark, oldest first, without those that must give no fact any more; and a few before."""
+    row = find_session(connection, owner, session)
+    if row is None:
+        return Backlog(None, None, [], [])
+    digest = digests.latest(connection, owner, session)
+    of_session = and_(turns.c.owner == owner, turns.c.session == session)
+    said = select(*_COLUMNS, _barred().label("barred")).where(of_session)
+    fresh = connection.execute(said.where(turns.c.seq > after).order_by(turns.c.seq).limit(TURNS)).all()
+    older = connection.execute(said.where(turns.c.seq <= after).order_by(turns.c.seq.desc()).limit(BEFORE)).all()
+    return Backlog(row, digest.text if digest else None, older[::-1], fresh)
+
+
+def _barred() -> Any:
+    return exists().where(
+        barred_sources.c.owner == turns.c.owner,
+        barred_sources.c.session == turns.c.session,
+        barred_sources.c.from_seq <= turns.c.seq,
+        barred_sources.c.upto_seq >= turns.c.seq,
+    )

@@ -1,0 +1,184 @@
+"""Rows of an archive under the rules of a save: a changed archive must bring nothing in that no caller could write.
+
+Each row is checked by the request of the contract that would have made it. What the service works out itself (tokens,
+marks of an erased turn, whose words they are) is worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+from sqlalchemy import Table
+
+from threefold.checks import checked, checked_id
+from threefold.contract import PutCheckpointRequest, PutItem, PutWritesRequest, SaveFactRequest, TurnIn, WriteRequest
+from threefold.contract.admin import ArchiveRow
+from threefold.contract.common import MAX_CONTENT_CHARS, MAX_ID_CHARS
+from threefold.contract.threads import BlobIn
+from threefold.errors import InvalidRequest
+from threefold_server.rules.access import Principal, Reach
+from threefold_server.rules.trust import imported_trust
+from threefold_server.storage.engine.tables import (
+    checkpoint_blobs,
+    checkpoint_writes,
+    checkpoints,
+    digests,
+    facts,
+    items,
+    sessions,
+    threads,
+    turns,
+)
+from threefold_server.storage.memories.items import to_labels, to_path
+from threefold_server.storage.store import archive_rows
+from threefold_server.storage.store.archive_rows import Values
+from threefold_server.text.redaction import Redact, redact_json
+from threefold_server.text.tokens import count_tokens
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the rows of one import have to obey."""
+
+    owner: Principal
+    redact: Redact
+    """For what the service derives, and for facts."""
+    redact_said: Redact
+    """For turns and the state of sessions: secrets stay in these unless the store redacts everything."""
+    now: int
+    trusted: bool
+    """Keep origin, trust and pins as they were exported."""
+
+
+def prepare(row: ArchiveRow, table: Table, rules: Rules, where: str) -> Values:
+    """The columns of one row as they are stored, or `InvalidRequest` that names the row."""
+    values = archive_rows.decode(table, row.row, where)
+    try:
+        changes = _CHECKS[table](values, rules) if table in _CHECKS else {}
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{where}.{error.message}") from error
+    except (ValidationError, ValueError, RecursionError):
+        raise InvalidRequest(f"{where}: a value does not fit its column") from None
+    archive_rows.check_keys(table, values, rules.owner, where)
+    return {"owner": rules.owner.owner, **values, **_not_ahead(values, rules.now), **changes}
+
+
+def _not_ahead(row: Values, now: int) -> Values:
+    """A clock that runs ahead must not outrank the present."""
+    return {name: min(row[name], now) for name in ("event_at", "updated_at") if name in row}
+
+
+def _session(row: Values, rules: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    state = row.get("state")
+    checked(WriteRequest, session_id=row["session_id"], turns=[], state=state)
+    return {"state": None if state is None else redact_json(state, rules.redact_said)}
+
+
+def _turn(row: Values, rules: Rules) -> Values:
+    imported = {} if rules.trusted else {"imported": True}
+    if row.get("erased"):
+        return {**dict.fromkeys(("turn_id", "name", "turn_group", "payload")), "content": "", "tokens": 0, **imported}
+    checked_id("turn_id", row.get("turn_id") or "")
+    checked(
+        TurnIn,
+        **{name: row.get(name) for name in ("role", "content", "name", "kind", "payload")},
+        id=row["turn_id"],
+        group=row.get("turn_group"),
+    )
+    name, payload = row.get("name"), row.get("payload")
+    content = rules.redact_said(row["content"])
+    return {
+        "content": content,
+        "name": name and rules.redact_said(name),
+        "payload": None if payload is None else redact_json(payload, rules.redact_said),
+        "tokens": count_tokens(content),
+        **imported,
+    }
+
+
+def _digest(row: Values, rules: Rules) -> Values:
+    _check_length(row, "text", MAX_CONTENT_CHARS)
+    _check_length(row, "model", MAX_ID_CHARS)
+    _check_length(row, "prompt", MAX_ID_CHARS)
+    text = rules.redact(row["text"])
+    return {"text": text, "tokens": count_tokens(text)}
+
+
+def _fact(row: Values, rules: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    _check_length(row, "extracted_by", MAX_ID_CHARS)
+    checked(
+        SaveFactRequest,
+        **{name: row[name] for name in ("text", "session_id", "shared", "pinned") if row.get(name) is not None},
+        visibility=Reach(row["visibility"]).name,
+        metadata=_json(row.get("metadata", "{}")),
+    )
+    clean = {"text": rules.redact(row["text"]), "metadata": redact_json(row.get("metadata", "{}"), rules.redact)}
+    if rules.trusted:
+        return clean
+    return {**clean, "origin": "import", "trust": imported_trust(row["trust"]), "pinned": False}
+
+
+def _item(row: Values, _: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    labels = to_labels(row["path"])
+    if to_path(labels) != row["path"]:
+        raise ValueError
+    put = {"op": "put", "namespace": labels, "key": row["key"], "ttl": row.get("ttl")}
+    checked(PutItem, **put, value=_json(row["value"]), index=_json(row["fields"]))
+    return {}
+
+
+def _thread(row: Values, _: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    checked_id("thread_id", row["thread_id"])
+    return {}
+
+
+def _checkpoint(row: Values, _: Rules) -> Values:
+    names = ("ns", "checkpoint_id", "parent_id", "type", "data", "metadata")
+    checked(PutCheckpointRequest, **{name: row.get(name) for name in names}, versions=_json(row["versions"]))
+    run_id = from_json(row["metadata"]).get("run_id")
+    return {"run_id": run_id if isinstance(run_id, str) else None}
+
+
+def _blob(row: Values, _: Rules) -> Values:
+    names = ("channel", "type", "data")
+    checked(BlobIn, **{name: row[name] for name in names}, version=_json(row["version"]))
+    return {}
+
+
+def _write(row: Values, _: Rules) -> Values:
+    write = {name: row[name] for name in ("idx", "channel", "type", "data")}
+    names = ("checkpoint_id", "task_id", "task_path")
+    checked(PutWritesRequest, **{name: row[name] for name in names}, writes=[write])
+    return {}
+
+
+def _json(text: str) -> Any:
+    """The value of a column of JSON; `ValueError` if it is no JSON, nested too deep, or holds NaN."""
+    return from_json(text, allow_inf_nan=False)
+
+
+def _check_length(row: Values, name: str, most: int) -> None:
+    if len(row.get(name) or "") > most:
+        raise InvalidRequest(f"{name}: must not exceed {most} characters")
+
+
+_CHECKS: Mapping[Table, Callable[[Values, Rules], Values]] = {
+    sessions: _session,
+    turns: _turn,
+    digests: _digest,
+    facts: _fact,
+    items: _item,
+    threads: _thread,
+    checkpoints: _checkpoint,
+    checkpoint_blobs: _blob,
+    checkpoint_writes: _write,
+}
+"""The sources of facts have numbers only, which are checked against their session once its turns are there."""

@@ -1,0 +1,129 @@
+"""What an administrator sees across owners: who has a memory here, how much, and what is in it."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Table, exists, func, literal, or_, select, true, tuple_
+
+from threefold.contract import Memory
+from threefold.contract.admin import AdminListRequest, Owner, StoreUsage
+from threefold_server.clock import from_micros
+from threefold_server.storage.engine.tables import facts, items, owners, passages, sessions, threads, turns
+from threefold_server.storage.engine.types import AnyRow, place
+from threefold_server.storage.memories import facts as fact_store
+from threefold_server.storage.memories import turn_memories as episodes
+from threefold_server.storage.memories.listing import EPISODE, FACT, Position, after_position
+from threefold_server.storage.store.system import task_counts
+from threefold_server.text.redaction import Redact
+
+_HELD = (sessions, facts, items, threads)
+"""Whoever has a row in none of these has no memory: the rest of an owner's rows rest on them, or tell what is gone."""
+
+_HAS_MEMORY = or_(*(exists().where(table.c.owner == owners.c.owner) for table in _HELD))
+
+
+def with_memory(connection: Connection) -> list[UUID]:
+    """Everybody of whom something is kept."""
+    return list(connection.execute(select(owners.c.owner).where(_HAS_MEMORY).order_by(owners.c.owner)).scalars())
+
+
+def owner_page(
+    connection: Connection, after: tuple[int, UUID] | None, limit: int
+) -> list[tuple[tuple[int, str], Owner]]:
+    """Those of whom something is kept, the oldest first, each with its position."""
+    statement = select(owners, *_sums(lambda table: table.c.owner == owners.c.owner))
+    if after is not None:
+        statement = statement.where(tuple_(owners.c.created_at, owners.c.owner) > place(*after))
+    ordered = statement.where(_HAS_MEMORY).order_by(owners.c.created_at, owners.c.owner).limit(limit)
+    return [((row.created_at, row.owner.hex), _to_owner(row)) for row in connection.execute(ordered)]
+
+
+def usage(connection: Connection, now: int) -> StoreUsage:
+    """What the whole store holds."""
+    held = select(func.count()).select_from(owners).where(_HAS_MEMORY).scalar_subquery()
+    indexed = select(func.count()).select_from(passages).scalar_subquery()
+    held_here = select(held.label("owners"), indexed.label("passages"), *_sums(lambda _: true()))
+    counts = {str(name): int(value) for name, value in connection.execute(held_here).mappings().one().items()}
+    states: Counter[str] = Counter()
+    for (_, state), count in task_counts(connection, now).items():
+        states[state] += count
+    return StoreUsage(**counts, tasks=dict(states))
+
+
+def memories(
+    connection: Connection,
+    owner: UUID | None,
+    request: AdminListRequest,
+    after: Position | None,
+    now: int,
+    redact: Redact,
+) -> list[tuple[Position, Memory]]:
+    """Up to `limit + 1` memories of one owner or of all, the newest first, whatever their visibility."""
+    limit = request.limit + 1
+    rows: list[list[tuple[Position, Memory]]] = []
+    if "fact" in request.kinds:
+        rows.append(_facts(connection, true() if owner is None else facts.c.owner == owner, after, now, limit))
+    if "episode" in request.kinds:
+        rows.append(_episodes(connection, true() if owner is None else turns.c.owner == owner, after, limit, redact))
+    return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[:limit]
+
+
+def _sums(whose: Callable[[Table], ColumnElement[bool]]) -> list[Any]:
+    def total(value: ColumnElement[Any], table: Table, name: str) -> Any:
+        counted = select(func.coalesce(value, 0)).select_from(table).where(whose(table))
+        return counted.scalar_subquery().label(name)
+
+    return [
+        *(total(func.count(), table, table.name) for table in _HELD),
+        total(func.sum(sessions.c.turns), sessions, "turns"),
+        total(func.sum(sessions.c.tokens), sessions, "tokens"),
+    ]
+
+
+def _to_owner(row: AnyRow) -> Owner:
+    return Owner(
+        kind=row.kind,
+        name=row.name,
+        sessions=row.sessions,
+        turns=int(row.turns),
+        tokens=int(row.tokens),
+        facts=row.facts,
+        items=row.items,
+        threads=row.threads,
+        created_at=from_micros(row.created_at),
+    )
+
+
+def _facts(
+    connection: Connection, whose: ColumnElement[bool], after: Position | None, now: int, limit: int
+) -> list[tuple[Position, Memory]]:
+    further = after_position(after, FACT, literal(0), facts.c.event_at, (facts.c.fact,))
+    ordered = select(facts).where(whose, fact_store.current(now), further)
+    rows = connection.execute(ordered.order_by(facts.c.event_at.desc(), facts.c.fact.desc()).limit(limit)).all()
+    positions = [Position(0, row.event_at, FACT, row.fact.hex, 0) for row in rows]
+    return list(zip(positions, _named(connection, rows, fact_store.to_memories(connection, rows, None)), strict=True))
+
+
+def _episodes(
+    connection: Connection, whose: ColumnElement[bool], after: Position | None, limit: int, redact: Redact
+) -> list[tuple[Position, Memory]]:
+    further = after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
+    newest = (turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
+    rows = connection.execute(episodes.EVERY.where(whose, further).order_by(*newest).limit(limit)).all()
+    positions = [Position(0, row.event_at, EPISODE, row.session.hex, row.seq) for row in rows]
+    found = [episodes.to_memory(row, None, redact) for row in rows]
+    return list(zip(positions, _named(connection, rows, found), strict=True))
+
+
+def _named(connection: Connection, rows: Sequence[AnyRow], found: Iterable[Memory]) -> list[Memory]:
+    """The memories with the names of their users; those of an agent on its own have none."""
+    whose = select(owners.c.owner, owners.c.name).where(
+        owners.c.kind == "user", owners.c.owner.in_({row.owner for row in rows})
+    )
+    names = {row.owner: row.name for row in connection.execute(whose)}
+    return [memory.model_copy(update={"user": names.get(row.owner)}) for row, memory in zip(rows, found, strict=True)]

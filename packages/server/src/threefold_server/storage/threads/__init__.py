@@ -1,0 +1,1 @@
+"""Rows of threads: checkpoints of graphs, their values and writes."""
