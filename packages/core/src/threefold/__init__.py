@@ -1,7 +1,8 @@
 """Threefold: one memory for every agent framework."""
 
+from threefold.async_client import AsyncMemoryClient
 from threefold.calls import Deadlines
-from threefold.client import AsyncMemoryClient, MemoryClient
+from threefold.client import MemoryClient
 from threefold.contract import ForgetReceipt, Memory, RecallResponse, TurnIn, WhoAmI, WriteResponse
 from threefold.errors import (
     CircuitOpen,

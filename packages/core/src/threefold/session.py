@@ -11,9 +11,10 @@ from itertools import islice
 from typing import Any, Unpack, cast
 
 from threefold import calls
+from threefold.async_client import AsyncMemoryClient
 from threefold.calls import Call, ForgetOptions, R, RecallOptions, RecordOptions, SaveOptions, TurnLike
 from threefold.checks import checked, checked_id
-from threefold.client import AsyncMemoryClient, MemoryClient
+from threefold.client import MemoryClient
 from threefold.contract import (
     MAX_QUERY_CHARS,
     MAX_TURNS_PER_WRITE,
