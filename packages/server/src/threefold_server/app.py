@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from threefold_server.clock import now_micros
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.http import admin, errors, probes, routes
+from threefold_server.http.bodies import Bodies
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
 from threefold_server.http.rates import Rates
@@ -45,6 +46,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         async with open_service(settings, metrics) as service, run_workers(service):
             app.state.service = service
             app.state.identity = build_identity(service)
+            app.state.bodies = Bodies()
             app.state.rates = Rates(settings, service.ticks)
             yield
 
@@ -66,8 +68,8 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
         app.include_router(mcp.router)
     errors.install(app)
-    app.add_middleware(BodyLimit, max_bytes=settings.max_body_bytes)
     app.add_middleware(SiteGuard, settings=settings)
+    app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(Measure, metrics=metrics)
     keep_own_spans(app)
     return app

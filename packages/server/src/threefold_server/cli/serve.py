@@ -14,6 +14,7 @@ from uvicorn.supervisors import Multiprocess
 from threefold_server.cli.output import Failed, UsageError, say
 from threefold_server.cli.store import ALL, explained, store_verb, with_service
 from threefold_server.consolidation.worker import run_workers
+from threefold_server.http.connections import ServerConfig
 from threefold_server.service import Service
 from threefold_server.settings import Settings, export_environment
 from threefold_server.storage.engine import files
@@ -81,9 +82,8 @@ async def _work_until_told(service: Service) -> None:
 
 
 def _run(settings: Settings, listener: socket.socket, workers: int) -> None:
-    config = uvicorn.Config(
-        "threefold_server.app:serve_app",
-        factory=True,
+    config = ServerConfig(
+        settings,
         workers=workers,
         lifespan="on",
         ws="none",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Query
+from fastapi import APIRouter, Depends, Query, Request
 from fastapi.responses import StreamingResponse
 from starlette.background import BackgroundTask
 
@@ -27,7 +27,8 @@ from threefold.contract.admin import (
     StoreUsage,
 )
 from threefold.contract.common import Cursor, Id, PageLimit
-from threefold_server.http.identity import Caller
+from threefold_server.http.bodies import IdentifiedRoute
+from threefold_server.http.identity import Caller, identified
 from threefold_server.http.routes import LONG, REFUSALS, Open, known_query_only
 from threefold_server.operations import admin as administer
 from threefold_server.operations import archive
@@ -44,10 +45,21 @@ async def administrator(caller: Caller) -> Principal:
     return caller
 
 
+class AdministratorRoute(IdentifiedRoute):
+    """A route whose body is read for administrators only."""
+
+    async def admit(self, request: Request) -> None:
+        """Refuse a caller that does not administer the store."""
+        check_admin(await identified(request))
+
+
 Admin = Annotated[Principal, Depends(administrator)]
 
 router = APIRouter(
-    prefix="/v1/admin", responses=REFUSALS, dependencies=[*LONG, Depends(known_query_only), Depends(administrator)]
+    route_class=AdministratorRoute,
+    prefix="/v1/admin",
+    responses=REFUSALS,
+    dependencies=[*LONG, Depends(known_query_only), Depends(administrator)],
 )
 
 

@@ -27,20 +27,23 @@ class IdentityProvider(Protocol):
 
 
 async def identified(request: Request) -> Principal:
-    """The verified principal of this request."""
-    provider: IdentityProvider = request.app.state.identity
-    principal = await provider.identify(request)
-    request.state.caller = principal
-    return principal
+    """The verified principal of this request; proved once, before the body is read."""
+    known: Principal | None = getattr(request.state, "caller", None)
+    if known is None:
+        provider: IdentityProvider = request.app.state.identity
+        known = request.state.caller = await provider.identify(request)
+    return known
 
 
 Identified = Annotated[Principal, Depends(identified)]
 
 
 async def caller(request: Request, principal: Identified) -> Principal:
-    """The same, if it does not call too often."""
-    rates: Rates = request.app.state.rates
-    rates.check(principal)
+    """The same, if it does not call too often; counted once."""
+    if not getattr(request.state, "counted", False):
+        rates: Rates = request.app.state.rates
+        rates.check(principal)
+        request.state.counted = True
     return principal
 
 

@@ -18,6 +18,7 @@ from threefold import AsyncMemoryClient, AsyncMemorySession
 from threefold.contract.common import Id
 from threefold.errors import InvalidRequest
 from threefold.tools.definitions import ProfileName
+from threefold_server.http.bodies import LARGE_BYTES, Bodies, IdentifiedRoute, Nested
 from threefold_server.http.headers import checked, only
 from threefold_server.http.identity import Identified
 from threefold_server.http.routes import Open
@@ -27,7 +28,15 @@ from threefold_server.operations.whoami import whoami
 
 URL = "http://threefold.local"
 
-router = APIRouter()
+
+class MessageRoute(IdentifiedRoute):
+    """The route of MCP, which reads messages by itself. What a message asks of memory counts, not the message."""
+
+    counts = False
+    raw = True
+
+
+router = APIRouter(route_class=MessageRoute)
 
 
 class Choice(BaseModel):
@@ -56,7 +65,7 @@ async def post_mcp(request: Request, caller: Identified, service: Open, choice: 
         stateless=True,
         max_request_body_size=service.settings.max_body_bytes,
     )
-    body = _readable(await request.body())  # here, where one over the limit is refused as on every route
+    body = await _readable(await request.body(), request.app.state.bodies)
     return Answer(manager, client, body, None if named else session_id)
 
 
@@ -65,7 +74,7 @@ class SameCaller(httpx.AsyncBaseTransport):
 
     def __init__(self, outer: Request) -> None:
         peer = outer.client or ("", 0)  # a gateway is known by its address, too
-        self._app = httpx.ASGITransport(outer.app, raise_app_exceptions=False, client=(peer[0], peer[1]))
+        self._app = httpx.ASGITransport(Nested(outer.app), raise_app_exceptions=False, client=(peer[0], peer[1]))
         self._headers = outer.headers.raw
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -103,11 +112,15 @@ class Answer(Response):
             await self._manager.handle_request(scope, receive_again, send_named)
 
 
-def _readable(body: bytes) -> bytes:
+async def _readable(body: bytes, bodies: Bodies) -> bytes:
     """The body, once it is known to be JSON: the library answers what it cannot read with a fault of its own (500)."""
     text = whole(body.decode(errors="replace"))
+    clean = text.encode()
+    if len(clean) > LARGE_BYTES:
+        await bodies.parse(clean)
+        return clean
     try:
         from_json(text)
     except ValueError as error:
         raise InvalidRequest(f"body: this is not JSON that can be read: {error}") from None
-    return text.encode()
+    return clean

@@ -44,6 +44,7 @@ from threefold.contract import (
 )
 from threefold.contract.common import Cursor, DataScope, Id, PageLimit
 from threefold.errors import ERRORS, InvalidRequest
+from threefold_server.http.bodies import IdentifiedRoute
 from threefold_server.http.identity import Caller
 from threefold_server.operations import browse, threads
 from threefold_server.operations import facts as remember
@@ -94,7 +95,9 @@ class IdConvertor(PathConvertor):
 
 register_url_convertor("id", IdConvertor())
 
-router = APIRouter(prefix="/v1", responses=REFUSALS, dependencies=[Depends(known_query_only)])
+router = APIRouter(
+    prefix="/v1", responses=REFUSALS, dependencies=[Depends(known_query_only)], route_class=IdentifiedRoute
+)
 
 
 @router.post("/write", responses={202: {"model": WriteResponse, "description": "Stored; consolidation was scheduled."}})
