@@ -21,6 +21,7 @@ from threefold_server.operations.browse import list_digests
 from threefold_server.storage.engine.tables import digests, sessions, turns
 from threefold_server.storage.sessions import digests as digest_store
 from threefold_server.storage.sessions import folding
+from threefold_server.storage.sessions import turns as turn_store
 from threefold_server.storage.sessions.tasks import LeaseLost
 from threefold_server.text.tokens import count_tokens
 
@@ -280,3 +281,25 @@ async def test_failed_fold_leaves_the_digest_unchanged(world: World) -> None:
     with pytest.raises(ModelError):
         await fold_session(world.service, world.claim("fold"))
     assert world.rows(digests) == []
+
+
+@pytest.mark.parametrize(("tokens", "reads"), [(1, 6), (50, 3), (100_000, 1)])
+async def test_contents_of_a_large_group_are_read_in_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch, tokens: int, reads: int
+) -> None:
+    pages: list[int] = []
+    page = turn_store.page
+
+    def noted(connection: Connection, **options: Any) -> list[Turn]:
+        found = page(connection, **options)
+        pages.append(len(found))
+        return found
+
+    monkeypatch.setattr(fold, "SLICE_TOKENS", tokens)
+    monkeypatch.setattr(turn_store, "page", noted)
+    group = [TurnIn(role="user", content=f"{n} " + "talk " * 19, group="g") for n in range(6)]
+    await world.write("s1", *group, "The end. " * 20)
+    await world.settle()
+    assert (len(pages), sum(pages)) == (reads, 6)
+    texts = [turn.text.split()[0] for call in world.summarizer.calls for turn in call]
+    assert texts == [str(n) for n in range(6)]

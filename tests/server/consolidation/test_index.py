@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 import anyio.from_thread
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 
 from fixtures.consolidation import FakeEmbedder, World
 from threefold.contract import TurnIn, UpdateFactRequest
@@ -256,3 +256,34 @@ async def test_task_without_a_session_ends(world: World) -> None:
         world.write_sync(lambda c, kind=kind: tasks.schedule(c, lost.owner, lost.session, kind, world.clock.now))
     await world.settle()
     assert [row for row in world.rows(task_table) if row.due_at is not None] == []
+
+
+@pytest.mark.parametrize(("tokens", "largest"), [(1, 1), (30, 3), (10_000, 9)])
+async def test_words_are_stored_in_slices(
+    world: World, monkeypatch: pytest.MonkeyPatch, tokens: int, largest: int
+) -> None:
+    slices: list[int] = []
+    add_turns = index.add_turns
+
+    def noted(connection: Connection, agent: str, entries: Sequence[tuple[AnyRow, Sequence[Passage]]]) -> None:
+        slices.append(len(entries))
+        add_turns(connection, agent, entries)
+
+    monkeypatch.setattr(index, "SLICE_TOKENS", tokens)
+    monkeypatch.setattr(index, "add_turns", noted)
+    await world.write("s1", *["one two three four five six seven eight nine ten"] * 9)
+    await world.settle()
+    assert sum(slices) == 9
+    assert max(slices) == largest
+    assert world.found_by_word("seven") == list(range(1, 10))
+
+
+async def test_words_outside_of_the_passages_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threefold_server.text.indexed.MAX_UNSEEN", 50)
+    many = " ".join(f"word{number}" for number in range(20_000))
+    await world.write("s1", f"zebra zebra {many} zebra zebra")
+    await world.settle()
+    rows = world.rows(postings)
+    assert world.found_by_word("zebra") == [1]
+    last = [row for row in rows if row.part == max(row.part for row in rows)]
+    assert len(last) < 50 + 500

@@ -136,3 +136,12 @@ def test_indexed_texts_name_the_speaker_and_the_day() -> None:
 )
 def test_speakers_are_recognised_by_any_of_their_words(query: str, expected: set[str]) -> None:
     assert speakers_named(query, ["Caroline", "Melanie", "Anna Schmidt", "田中"]) == expected
+
+
+@given(st.text(alphabet="ab c\n\té\u0301中1-", max_size=400))
+def test_long_text_in_pieces_has_the_same_terms(content: str) -> None:
+    whole = terms(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("threefold_server.text.terms.PIECE_CHARS", 10)
+        patch.setattr("threefold_server.text.terms.STEMS_AT_ONCE", 3)
+        assert terms(content) == whole

@@ -29,7 +29,7 @@ _TAG = re.compile(
     r"(?P<bracket><|&lt;|\\u003c)(?P<slash>\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)",
     re.IGNORECASE,
 )
-_OUR_LINE = re.compile(r"^- \[(?:(?:fact|episode) [^\],]*, )?\d{4}-\d\d-\d\d, [^\]]*\] ", re.MULTILINE)
+_OUR_LINE = re.compile(r"^- \[(?:(?:fact|episode) [^\],\n]*, )?\d{4}-\d\d-\d\d, [^\]\n]*\] ", re.MULTILINE)
 
 
 def neutral(text: str) -> str:

@@ -86,6 +86,7 @@ class Memory(Response):
     id: str
     kind: Literal["fact", "episode"]
     text: str
+    cut: bool = Field(default=False, description="The turn is longer than a memory shows: head and tail remain.")
     user: str | None = None
     agent: str
     session_id: str | None = None

@@ -20,6 +20,7 @@ from threefold_server.consolidation.merge import FactsMoved, Merge
 from threefold_server.models.ports import DigestTurn, Extractor, SaidTurn, Talk
 from threefold_server.operations.facts import expiry
 from threefold_server.service import Service
+from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories.nearest import kind_of
@@ -55,7 +56,8 @@ async def extract_session(service: Service, claim: Claim) -> None:
     """Draw facts from every turn after the watermark."""
     extractor = service.extractor
     while extractor is not None:
-        batch = await service.database.read(claim.owner, partial(_next_batch, claim=claim, redact=service.redact))
+        read = partial(_next_batch, claim=claim, redact=service.redact)
+        batch = await service.database.read(claim.owner, read, background=True)
         if batch.upto == claim.upto:
             break
         drawn = await _draw(service, extractor, claim, batch) if batch.said else []
@@ -84,9 +86,10 @@ def _sources(rows: Sequence[AnyRow], redact: Redact) -> Iterator[Source]:
     """What people and agents said. Not system prompts, nor what a tool fetched: that is nobody's word, and may be
     anybody's trap."""
     for row in rows:
-        text = "" if row.barred or row.role not in ("user", "assistant") else own_words(row.content, redact).strip()
+        heard = not row.barred and row.role in ("user", "assistant")
+        text = excerpts.shown(row, partial(own_words, redact=redact)).strip() if heard else ""
         if text:
-            text = head_and_tail(text, BATCH_TOKENS) if row.tokens > BATCH_TOKENS else text
+            text = head_and_tail(text, BATCH_TOKENS, row.tokens) if row.tokens > BATCH_TOKENS else text
             said = from_micros(row.event_at, row.utc_offset)
             speaker = redact(row.name or row.role)
             yield Source(row.seq, row.role, speaker, text, said, row.event_at, row.visibility, row.imported)
@@ -115,7 +118,7 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
         now, steps, revision = service.clock(), list[Step](), None
         if drawn:
             look = partial(look_around, drawn=drawn, vectors=vectors, embedder=service.embedder.name, now=now)
-            seen = await service.database.read(claim.owner, partial(look, session=claim.subject))
+            seen = await service.database.read(claim.owner, partial(look, session=claim.subject), background=True)
             steps, revision = await decide(extractor, drawn, seen.near, verdicts), seen.revision
         merge = Merge(
             claim,

@@ -29,9 +29,14 @@ CALL_TOKENS = 4_000
 take 3,500: within a context window of 8k."""
 
 
+SLICE_TOKENS = 40_000
+"""Tokens of turns that are read from the database at once."""
+
+
 @dataclass(frozen=True)
 class Step:
-    """The turns of one new version, and what the session looked like. Without turns there is nothing left to fold."""
+    """The turns of one new version, without content, and what the session looked like. Without turns there is nothing
+    left to fold."""
 
     last_seq: int
     prior: AnyRow | None
@@ -43,8 +48,8 @@ async def fold_session(service: Service, claim: Claim) -> None:
     settings = service.settings
     target = settings.target if settings.rolling_summary else sys.maxsize  # a forget asks for a fold without knowing
     read = partial(_next_step, claim=claim, target=target)
-    while (step := await service.database.read(claim.owner, read)).turns:
-        text = await _digest(service, step)
+    while (step := await service.database.read(claim.owner, read, background=True)).turns:
+        text = await _digest(service, claim, step)
         author = {"model": service.summarizer.name, "prompt": service.summarizer.prompt}
         values = {"text": text, **author, "created_at": service.clock()}
         store = partial(_store, claim=claim, step=step, values=values)
@@ -64,6 +69,20 @@ def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list
         chosen += group
         folded += sum(turn.tokens for turn in group)
     return chosen
+
+
+def slices(outline: Sequence[Turn]) -> Iterator[list[Turn]]:
+    """Turns in lists whose contents are read together: of `SLICE_TOKENS` at most, but of one turn at least."""
+    part: list[Turn] = []
+    used = 0
+    for turn in outline:
+        if part and used + turn.tokens > SLICE_TOKENS:
+            yield part
+            part, used = [], 0
+        part.append(turn)
+        used += turn.tokens
+    if part:
+        yield part
 
 
 def digest_turns(step_turns: Iterable[Turn], redact: Redact) -> Iterator[DigestTurn]:
@@ -95,17 +114,23 @@ def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
 def _next_step(connection: Connection, claim: Claim, target: int) -> Step:
     backlog = folding.backlog(connection, claim.owner, claim.subject)
     chosen = oldest_groups(backlog.outline, backlog.undigested, target)
-    if chosen:
-        first, last = chosen[0].seq, chosen[-1].seq
-        chosen = turns.page(connection, claim.owner, claim.subject, first, last - first + 1, payload=False)
     return Step(backlog.last_seq, backlog.digest, chosen)
 
 
-async def _digest(service: Service, step: Step) -> str:
+async def _digest(service: Service, claim: Claim, step: Step) -> str:
+    """The next digest. A group of turns has no bound, so their contents are read in slices."""
     text: str | None = None if step.prior is None else step.prior.text
-    for portion in await anyio.to_thread.run_sync(lambda: list(portions(digest_turns(step.turns, service.redact)))):
-        text = service.redact(await service.summarizer.fold(text, portion))
+    for part in slices(step.turns):
+        first, count = part[0].seq, part[-1].seq - part[0].seq + 1
+        page = partial(turns.page, owner=claim.owner, session=claim.subject, from_seq=first, limit=count, payload=False)
+        said = await service.database.read(claim.owner, page, background=True)
+        for portion in await anyio.to_thread.run_sync(_portions, said, service.redact):
+            text = service.redact(await service.summarizer.fold(text, portion))
     return text or ""
+
+
+def _portions(said: Sequence[Turn], redact: Redact) -> list[list[DigestTurn]]:
+    return list(portions(digest_turns(said, redact)))
 
 
 def _store(connection: Connection, claim: Claim, step: Step, values: dict[str, Any]) -> None:

@@ -35,11 +35,11 @@ async def index_words(service: Service, claim: Claim) -> None:
         read = partial(
             index.next_turns, owner=claim.owner, session=claim.subject, after=claim.upto, limit=WORDS_AT_ONCE
         )
-        turns = await service.database.read(claim.owner, read)
+        turns, more = await service.database.read(claim.owner, read, background=True)
         entries = await anyio.to_thread.run_sync(_entries, turns, service.redact)
         store = partial(_store_words, claim=claim, entries=entries, now=service.clock())
         claim, done = await service.database.write(claim.owner, store, background=True)
-        if not done and len(turns) < WORDS_AT_ONCE:
+        if not done and not more:
             await anyio.sleep(GATHER_SECONDS)
 
 
@@ -47,7 +47,7 @@ async def embed_passages(service: Service, claim: Claim) -> None:
     """Give the passages of a session, or of an owner's facts, their vectors."""
     done = False
     while not done:
-        pending = await service.database.read(claim.owner, partial(_pending, claim=claim))
+        pending = await service.database.read(claim.owner, partial(_pending, claim=claim), background=True)
         texts = await anyio.to_thread.run_sync(_texts, pending, service.redact)
         rows, _ = pending
         known = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]

@@ -45,6 +45,7 @@ from threefold.contract import (
 from threefold.contract.common import Cursor, DataScope, Id, PageLimit
 from threefold.errors import ERRORS, InvalidRequest
 from threefold_server.http.bodies import IdentifiedRoute
+from threefold_server.http.gone import unless_gone
 from threefold_server.http.identity import Caller
 from threefold_server.operations import browse, threads
 from threefold_server.operations import facts as remember
@@ -115,9 +116,9 @@ async def post_recall(body: RecallRequest, caller: Caller, service: Open) -> Rec
 
 
 @router.post("/list", dependencies=LONG)
-async def post_list(body: ListRequest, caller: Caller, service: Open) -> MemoryPage:
+async def post_list(body: ListRequest, request: Request, caller: Caller, service: Open) -> MemoryPage:
     """Everything visible at a level, a page at a time."""
-    return await browse.list_memories(service, caller, body)
+    return await unless_gone(request, browse.list_memories(service, caller, body))
 
 
 @router.post("/forget", dependencies=LONG)
@@ -166,10 +167,15 @@ async def remove_fact(
 
 @router.get("/sessions")
 async def get_sessions(
-    caller: Caller, service: Open, cursor: Cursor | None = None, limit: PageLimit = 50, state: bool = False
+    request: Request,
+    caller: Caller,
+    service: Open,
+    cursor: Cursor | None = None,
+    limit: PageLimit = 50,
+    state: bool = False,
 ) -> SessionPage:
     """The caller's sessions, the most recently written first."""
-    return await browse.list_sessions(service, caller, cursor, limit, state=state)
+    return await unless_gone(request, browse.list_sessions(service, caller, cursor, limit, state=state))
 
 
 @router.get("/sessions/{session_id:id}/state")
@@ -181,6 +187,7 @@ async def get_state(session_id: Id, caller: Caller, service: Open) -> SessionSta
 @router.get("/sessions/{session_id:id}/turns")
 async def get_turns(
     session_id: Id,
+    request: Request,
     caller: Caller,
     service: Open,
     from_seq: Annotated[int, Query(ge=1, le=2**31 - 1)] = 1,
@@ -188,13 +195,14 @@ async def get_turns(
     payload: bool = False,
 ) -> TurnPage:
     """The verbatim turns of a session."""
-    return await browse.list_turns(service, caller, session_id, from_seq, limit, payload=payload)
+    page = browse.list_turns(service, caller, session_id, from_seq, limit, payload=payload)
+    return await unless_gone(request, page)
 
 
 @router.get("/sessions/{session_id:id}/digests")
-async def get_digests(session_id: Id, caller: Caller, service: Open) -> DigestPage:
+async def get_digests(session_id: Id, request: Request, caller: Caller, service: Open) -> DigestPage:
     """Every version of a session's digest."""
-    return await browse.list_digests(service, caller, session_id)
+    return await unless_gone(request, browse.list_digests(service, caller, session_id))
 
 
 @router.get("/sessions/{session_id:id}/digests/{version}")

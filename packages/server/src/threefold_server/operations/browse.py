@@ -36,8 +36,8 @@ async def list_memories(service: Service, principal: Principal, request: ListReq
         decode_key(after.key)
     now = service.clock()
     read = partial(listing.page, scope=scope, request=request, after=after, now=now, redact=service.redact)
-    rows = await service.database.read(principal.owner, read)
-    items, cursor = cut_page(rows, request.limit)
+    rows, size = await service.database.read(principal.owner, read)
+    items, cursor = cut_page(rows, size)
     return MemoryPage(items=items, next_cursor=cursor)
 
 
@@ -73,9 +73,9 @@ async def list_turns(
 
     def read(connection: Connection) -> TurnPage:
         _existing(connection, principal.owner, session)
-        found = turns.page(connection, principal.owner, session, from_seq, limit + 1, payload=payload)
-        more = len(found) > limit > 0
-        return TurnPage(turns=found[:limit], next_cursor=str(found[limit].seq) if more else None)
+        count, following = turns.fitting(connection, principal.owner, session, from_seq, limit, payload=payload)
+        found = turns.page(connection, principal.owner, session, from_seq, count, payload=payload)
+        return TurnPage(turns=found, next_cursor=None if following is None else str(following))
 
     return await service.database.read(principal.owner, read)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
 from threefold.errors import Unavailable
-from threefold.turn_groups import group_turns, newest_user_turn
+from threefold.turn_groups import Cut, group_turns, newest_user_turn
 from threefold_server.clock import to_micros
 from threefold_server.models.ports import ModelError
 from threefold_server.operations.whoami import store_policy
@@ -41,6 +41,9 @@ FIRST_PAGE = 200
 
 LOOK_BACK = 2_000
 """Turns among which the newest user turn is looked for, where it is not on the page that was read."""
+
+LEAST_CHARS, CHARS_PER_TOKEN = 20_000, 8
+"""What is read of one turn for a window: with 4.2 characters in a token of English, more than the budget can show."""
 
 SPARE = 20
 """Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
@@ -82,9 +85,9 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
         if names := _asked(request, "long_term", "shared"):
             group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
     if tiers.asked and tiers.failed == tiers.asked:
-        raise Unavailable("no tier of memory answered in time; try again")
+        raise Unavailable("no tier of memory answered in time; try again", {"retry_after": 1})
     answer = partial(_respond, service, principal, request, tiers)
-    sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns)]
+    sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns), sum(len(found.text) for found in tiers.found) // 8]
     long = max(sizes) > ASSEMBLE_INLINE_TOKENS
     response = await anyio.to_thread.run_sync(answer) if long else answer()
     for memory in response.facts:
@@ -125,7 +128,7 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
     def read(connection: Connection) -> tuple[list[Turn], DigestView | None]:
         newest: list[Turn] = []
         if "short_term" in request.include:
-            newest = _newest(connection, scope, tiers.budget, service.settings.event_cap)
+            newest = _newest(connection, scope, tiers.budget, service.settings.event_cap, service.redact)
             newest = _readable(newest, tiers.budget, service.redact)
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
         return newest, None if row is None else _view(row)
@@ -133,7 +136,7 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
     tiers.turns, tiers.digest = await service.database.read(scope.owner, read, pipelined=True)
 
 
-def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -> list[Turn]:
+def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
     """Enough of the newest whole groups to fill the budget, at most `cap` turns, and the newest user turn.
 
     A second page is read if whole groups of the first do not fill the budget: they are short, or one of them is longer
@@ -142,14 +145,15 @@ def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int) -
     session = scope.session
     assert session is not None
     page = min(FIRST_PAGE, cap)
-    found = turns.newest(connection, scope.owner, session, page + 1)
+    reading = turns.Reading(max(LEAST_CHARS, budget * CHARS_PER_TOKEN), redact)
+    found = turns.newest(connection, scope.owner, session, page + 1, reading)
     whole = _whole_groups(found, page)
     if len(found) > page and page < cap and sum(turn.tokens for turn in whole) < budget:
-        found = turns.newest(connection, scope.owner, session, cap + 1)
+        found = turns.newest(connection, scope.owner, session, cap + 1, reading)
         whole = _whole_groups(found, cap)
     if len(whole) == len(found) or newest_user_turn(whole) or len(whole) >= cap:
         return whole
-    asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK)
+    asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK, reading)
     return whole if asked is None else [asked, *whole]
 
 
@@ -218,10 +222,11 @@ async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[
 
 
 def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
-    window = sure_window(tiers.turns, tiers.budget, count_tokens, head_and_tail)
+    cut = _cutter(tiers.turns)
+    window = sure_window(tiers.turns, tiers.budget, count_tokens, cut)
     shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
     found = _choose(tiers.found, set(request.exclude_ids), shown, tiers.top_k)
-    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, count_tokens, head_and_tail)
+    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, count_tokens, cut)
     return RecallResponse(
         window=assembled.window,
         digest=tiers.digest,
@@ -233,6 +238,12 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
         pending_turns=tiers.pending,
         degraded=tiers.degraded,
     )
+
+
+def _cutter(newest: Sequence[Turn]) -> Cut:
+    """What cuts a text to a budget. Of a turn that was read in part, its mark tells the length of the whole."""
+    full = {turn.content: turn.tokens for turn in newest if turn.cut}
+    return (lambda text, budget: head_and_tail(text, budget, full.get(text))) if full else head_and_tail
 
 
 def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:

@@ -18,6 +18,11 @@ from threefold_server.text.terms import dense_text, lexical_text, terms
 _BLOB = re.compile(r"(?:data:[\w.+/;=-]*,)?[A-Za-z0-9+/=_-]{200,}")
 
 
+MAX_UNSEEN = 20_000
+"""Distinct terms outside of the passages of one text that are found, the most frequent first: a text of 1,000,000
+characters may have 170,000, for whose rows every writer would wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """One searchable part of a turn or a fact; `text` is for the embedder, `tf` counts the terms."""
@@ -61,5 +66,5 @@ def _passages(speaker: str | None, said: datetime | None, text: str) -> list[Pas
         unseen = Counter(terms(text))
         for passage in passages:
             unseen -= passage.tf
-        passages[-1].tf.update(unseen)
+        passages[-1].tf.update(dict(unseen.most_common(MAX_UNSEEN)))
     return passages

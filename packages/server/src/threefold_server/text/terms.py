@@ -6,7 +6,7 @@ import re
 import threading
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 import Stemmer
@@ -15,6 +15,9 @@ MAX_TERM_CHARS = 64
 """A blob without spaces is one word; cut, it still fits a B-tree entry (Postgres refuses more than 2,704 bytes)."""
 
 MAX_QUERY_TERMS = 64
+
+PIECE_CHARS, STEMS_AT_ONCE = 40_000, 5_000
+"""What is looked at in one go, about 5 ms of work that no other thread can interrupt."""
 
 # Only words that carry no topic: articles, pronouns, auxiliaries, question words, small talk. The usual longer
 # lists (after, before, more, few, off ...) cost a point of recall@10. Of German and Spanish only what is no word
@@ -46,6 +49,7 @@ _DENSE = (
 _SPACED = rf"[^\W_{_DENSE}]"
 _CHUNK = re.compile(rf"[{_DENSE}]+|{_SPACED}+(?:[-_.@:/+']{_SPACED}+)*")
 _WORD = re.compile(rf"{_SPACED}+(?:'(?:s|t|d|m|ll|re|ve)\b)?")
+_SPACE = re.compile(r"\s+")
 _IS_DENSE = re.compile(f"[{_DENSE}]")
 _IS_IDENTIFIER = re.compile(r"[\d@_]")
 
@@ -85,7 +89,17 @@ def speakers_named(query: str, speakers: Iterable[str]) -> frozenset[str]:
 
 
 def _words(text: str) -> list[str]:
-    return [word[:MAX_TERM_CHARS] for chunk in _CHUNK.findall(_fold(text)) for word in _split(chunk)]
+    chunks = (chunk for piece in _pieces(text) for chunk in _CHUNK.findall(_fold(piece)))
+    return [word[:MAX_TERM_CHARS] for chunk in chunks for word in _split(chunk)]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """A long text in pieces that end at white space: what runs in C holds the interpreter lock."""
+    start = 0
+    while space := _SPACE.search(text, start + PIECE_CHARS):
+        yield text[start : space.end()]
+        start = space.end()
+    yield text[start:] if start else text
 
 
 def _split(chunk: str) -> list[str]:
@@ -110,5 +124,8 @@ def _is_no_accent(char: str) -> bool:
 
 
 def _stems(words: list[str]) -> list[str]:
-    with _stem_lock:  # a stemmer is not thread safe
-        return _stem(words)
+    stems: list[str] = []
+    for start in range(0, len(words), STEMS_AT_ONCE):
+        with _stem_lock:  # a stemmer is not thread safe
+            stems += _stem(words[start : start + STEMS_AT_ONCE])
+    return stems

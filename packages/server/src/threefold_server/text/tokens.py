@@ -25,12 +25,16 @@ def count_tokens(text: str) -> int:
     return len(_encoding().encode_ordinary(text))
 
 
-def head_and_tail(text: str, budget: int) -> str:
-    """Return `text` cut to at most `budget` tokens: its head, a mark that says how long it was, its tail."""
+def head_and_tail(text: str, budget: int, full: int | None = None) -> str:
+    """Return `text` cut to at most `budget` tokens: its head, a mark that says how long it was, its tail.
+
+    Args:
+        full: Tokens to name in the mark where `text` itself is a part; those of `text` by default.
+    """
     tokens = _encoding().encode_ordinary(text)
     if len(tokens) <= budget:
         return text
-    mark = f"\n[… cut, {len(tokens):,} tokens in full …]\n"
+    mark = f"\n[… cut, {full or len(tokens):,} tokens in full …]\n"
     room = budget - count_tokens(mark)
     if room < 2:
         return "…" if budget >= count_tokens("…") else ""

@@ -40,6 +40,7 @@ Scope = UUID | Literal["system"]
 
 READERS = 4  # two cores + 2: more threads only trade the interpreter lock (facts of a 2-core measurement)
 BACKGROUND = 2
+SHARE = READERS - 1  # of one owner, so that its slow calls leave a thread to all others
 PROBES = 1  # readiness has a thread and a connection of its own
 BUSY_TIMEOUT_MS = 5_000  # for a lock that another process holds; writes of a service wait less (group_commit)
 INTERRUPT_STEPS = 20_000
@@ -84,27 +85,35 @@ class Database:
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._liveness: Liveness | None = None
         if self.is_sqlite:
-            self._reader = _sqlite_engine(self.url, READERS + PROBES)
+            self._reader = _sqlite_engine(self.url, READERS + BACKGROUND + PROBES)
         else:
             self._reader, self._liveness = _postgres_engine(self.url, _pooled(url))
         self._writer = _sqlite_engine(self.url, 1, begin="BEGIN IMMEDIATE") if self.is_sqlite else self._reader
         self._pipeliner = self._reader.execution_options(isolation_level="AUTOCOMMIT")
         self._group = GroupCommit(self._writer, self._errors_translated) if self.is_sqlite else None
-        self._readers, self._writers = Lane(READERS), Lane(READERS)
+        self._readers, self._writers = Lane(READERS, share=SHARE), Lane(READERS, share=SHARE)
         self._background, self._probes = Lane(BACKGROUND), Lane(PROBES)
 
     async def read(
-        self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False, snapshot: bool = False
+        self,
+        scope: Scope,
+        function: Callable[[Connection], T],
+        *,
+        pipelined: bool = False,
+        snapshot: bool = False,
+        background: bool = False,
     ) -> T:
-        """Run a reading transaction. Cancelled or late, it is given up.
+        """Run a reading transaction. Cancelled or late, it is given up. Background work has threads of its own.
 
         Pipelined, it may run prepared statements only, and takes one round trip for all that are started together.
         As a snapshot, all its statements see one state; on SQLite every transaction does.
         """
         run = self._pipelined_sync if pipelined and not self.is_sqlite else self.read_sync
         run = self.snapshot_sync if snapshot else run
+        if background:
+            return await self._background.run(LONG_SECONDS, partial(run, scope, function))
         seconds = SNAPSHOT_SECONDS if snapshot else allowed.get()
-        return await self._readers.run(seconds, partial(run, scope, function))
+        return await self._readers.run(seconds, partial(run, scope, function), owner=_owner(scope))
 
     async def probe(self, scope: Scope, function: Callable[[Connection], T], seconds: float) -> T:
         """Run a reading transaction for readiness: apart from all other calls, so that they cannot delay it."""
@@ -122,13 +131,13 @@ class Database:
             return await self._group.run(function, seconds)
         run = partial(self._pipelined_sync, writing=True) if pipelined else self.write_sync
         lane = self._background if background else self._writers
-        return await lane.run(seconds, partial(run, scope, function), writing=True)
+        return await lane.run(seconds, partial(run, scope, function), owner=_owner(scope), writing=True)
 
     async def write_at_once(self, scope: Scope, start: Callable[[Connection], Callable[[], T]]) -> T:
         """A pipelined write on Postgres whose result is fetched with its commit. Its statements must find their rows by
         key, however many there are: their plans are kept."""
         run = partial(self._pipelined_sync, scope, start, CACHED, writing=True)
-        return (await self._writers.run(allowed.get(), run, writing=True))()
+        return (await self._writers.run(allowed.get(), run, owner=_owner(scope), writing=True))()
 
     def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
         return self._settled(partial(self._transaction, self._reader, scope, function))
@@ -258,6 +267,10 @@ class _Attempt:
     def is_write(self) -> bool:
         """Whether the server may have been told to store something."""
         return self.writing and self.begun
+
+
+def _owner(scope: Scope) -> UUID | None:
+    return scope if isinstance(scope, UUID) else None
 
 
 def _normalise(url: str) -> URL:

@@ -9,11 +9,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 import anyio
 import anyio.to_thread
 
 from threefold.errors import Unavailable
+from threefold_server.storage.engine.shares import Shares
 
 T = TypeVar("T")
 
@@ -52,6 +54,13 @@ current: ContextVar[Deadline | None] = ContextVar("threefold_database_deadline",
 """The deadline of the call that runs in this thread; commands on a store run without one."""
 
 
+def check_in_time() -> None:
+    """Raise `Unavailable` if the call that runs in this thread is late or given up: for loops that ask no database."""
+    deadline = current.get()
+    if deadline is not None and deadline.passed:
+        raise not_in_time(unknown=False)
+
+
 def not_in_time(*, unknown: bool) -> Unavailable:
     """The error of a call that the database did not answer in time.
 
@@ -70,17 +79,24 @@ def not_in_time(*, unknown: bool) -> Unavailable:
 class Lane:
     """A few threads for one kind of call. A call that was given up keeps its thread until the driver returns."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, share: int | None = None) -> None:
+        """`share` is how many of the threads one owner may hold; all by default."""
         self._pool = ThreadPoolExecutor(threads, "threefold-database")
+        self._shares = None if share is None else Shares(share)
         self._running: set[Deadline] = set()
 
-    async def run(self, seconds: float, work: Callable[[], T], *, writing: bool = False) -> T:
+    async def run(
+        self, seconds: float, work: Callable[[], T], *, owner: UUID | None = None, writing: bool = False
+    ) -> T:
         """Run `work` in a thread and return its result.
 
-        Raises `Unavailable` when the call is not over after `seconds`, the wait for a thread included. A cancelled
-        read is given up; a write that has begun is awaited, as its caller must learn whether it was stored.
+        Raises `Unavailable` when the call is not over after `seconds`, the wait for a thread included, or when `owner`
+        holds its share of the threads for so long. A cancelled read is given up; a write that has begun is awaited, as
+        its caller must learn whether it was stored.
         """
         deadline = Deadline(seconds)
+        if self._shares is not None and owner is not None:
+            await self._shares.take(owner, seconds)
         future = self._pool.submit(copy_context().run, self._within, deadline, work)
         try:
             with anyio.CancelScope(shield=writing, deadline=anyio.current_time() + seconds + SLACK_SECONDS):
@@ -90,6 +106,8 @@ class Lane:
             if not future.done():
                 future.cancel()
                 deadline.shorten(0)
+            if self._shares is not None and owner is not None:
+                self._shares.give_back(owner, future)
 
     def _within(self, deadline: Deadline, work: Callable[[], T]) -> T:
         if deadline.passed:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Select, bindparam, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, insert, select, update
 
 from threefold_server.rules.access import SHARED_POOL
 from threefold_server.rules.trust import trust_of
@@ -19,21 +19,36 @@ from threefold_server.text.indexed import Passage
 OF_FACT, OF_ITEM = 0, -1
 """The `seq` of passages that are no turn's."""
 
+SLICE_TOKENS = 20_000
+"""Tokens of turns whose words are stored in one transaction, for which every writer of SQLite waits."""
+
 MAX_TF = 32_767  # what a smallint holds
 
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 _KEY = (passages.c.pool, passages.c.source, passages.c.seq, passages.c.part)
 
 
-def next_turns(connection: Connection, owner: UUID, session: UUID, after: int, limit: int) -> Sequence[AnyRow]:
-    """The turns of a session that follow a watermark, oldest first."""
-    statement = (
-        select(*_WITHOUT_PAYLOAD)
-        .where(turns.c.owner == owner, turns.c.session == session, turns.c.seq > after)
-        .order_by(turns.c.seq)
-        .limit(limit)
-    )
-    return connection.execute(statement).all()
+def next_turns(
+    connection: Connection, owner: UUID, session: UUID, after: int, limit: int
+) -> tuple[Sequence[AnyRow], bool]:
+    """The turns of a session that follow a watermark, oldest first; and whether there may be more.
+
+    At most `limit` turns with `SLICE_TOKENS` in all, but one at least.
+    """
+    following = and_(turns.c.owner == owner, turns.c.session == session, turns.c.seq > after)
+    sizes = select(turns.c.seq, turns.c.tokens).where(following).order_by(turns.c.seq).limit(limit)
+    chosen: list[int] = []
+    used = 0
+    found = connection.execute(sizes).all()
+    for seq, tokens in found:
+        used += tokens
+        if chosen and used > SLICE_TOKENS:
+            break
+        chosen.append(seq)
+    if not chosen:
+        return [], False
+    statement = select(*_WITHOUT_PAYLOAD).where(following, turns.c.seq <= chosen[-1]).order_by(turns.c.seq)
+    return connection.execute(statement).all(), len(chosen) < len(found) or len(chosen) == limit
 
 
 def add_turns(connection: Connection, agent: str, entries: Iterable[tuple[AnyRow, Sequence[Passage]]]) -> None:

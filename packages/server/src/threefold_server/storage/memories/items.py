@@ -30,6 +30,7 @@ from threefold.contract import Item
 from threefold.errors import EmbedderMismatch
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Holder
+from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import items, passages
 from threefold_server.storage.engine.types import AnyRow, PgVector
@@ -72,6 +73,7 @@ class Page:
 
     def takes(self, row: AnyRow) -> bool:
         """Whether a row is among those to count."""
+        check_in_time()
         return self.accepts is None or self.accepts(json.loads(row.value))
 
     def cut(self, found: Iterable[T]) -> list[T]:

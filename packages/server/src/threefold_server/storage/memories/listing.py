@@ -7,6 +7,7 @@ order is by time. Facts and episodes are two queries over the same order, merged
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,9 @@ from threefold_server.storage.engine.types import place
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import turn_memories as episodes
 from threefold_server.text.redaction import Redact
+
+PAGE_CHARS = 1_000_000
+"""Characters of text after which a page ends, however many memories were asked for."""
 
 EPISODE, FACT = 0, 1
 POSITION_TYPES = (int, int, int, str, int)
@@ -37,14 +41,26 @@ class Position(NamedTuple):
 
 def page(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int, redact: Redact
-) -> list[tuple[Position, Memory]]:
-    """Up to `limit + 1` memories after a position, each with its own."""
-    rows: list[list[tuple[Position, Memory]]] = []
+) -> tuple[list[tuple[Position, Memory]], int]:
+    """Memories after a position, each with its own, and how many of them make the page. One more says that there are
+    more."""
+    rows: list[Iterable[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, scope, request, after, now))
     if "episode" in request.kinds and "long_term" in request.include:
         rows.append(_episodes(connection, scope, request, after, redact))
-    return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[: request.limit + 1]
+    return _first(heapq.merge(*rows, key=lambda row: row[0], reverse=True), request.limit)
+
+
+def _first(rows: Iterable[tuple[Position, Memory]], limit: int) -> tuple[list[tuple[Position, Memory]], int]:
+    found: list[tuple[Position, Memory]] = []
+    chars = 0
+    for row in rows:
+        found.append(row)
+        if len(found) > limit or chars > PAGE_CHARS:
+            return found, len(found) - 1
+        chars += len(row[1].text)
+    return found, limit
 
 
 def _facts(
@@ -72,7 +88,7 @@ def _facts(
 
 def _episodes(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
-) -> list[tuple[Position, Memory]]:
+) -> Iterator[tuple[Position, Memory]]:
     statement = (
         episodes.VISIBLE.where(
             after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
@@ -80,10 +96,9 @@ def _episodes(
         .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
         .limit(request.limit + 1)
     )
-    return [
-        (Position(0, row.event_at, EPISODE, row.session.hex, row.seq), episodes.to_memory(row, scope.user, redact))
-        for row in connection.execute(statement, visible_to(scope))
-    ]
+    for row in connection.execute(statement, visible_to(scope)):
+        place = Position(0, row.event_at, EPISODE, row.session.hex, row.seq)
+        yield place, episodes.to_memory(row, scope.user, redact)
 
 
 def after_position(

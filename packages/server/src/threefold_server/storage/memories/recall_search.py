@@ -15,16 +15,13 @@ from threefold.contract import Memory, RecalledMemory, ScoreTest
 from threefold_server.rules.access import ScopeFilter
 from threefold_server.rules.ranking import Corpus, Place, Ranked, Row, rank
 from threefold_server.rules.trust import trust_of
+from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import facts, search
 from threefold_server.storage.memories import turn_memories as episodes
 from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.redaction import Redact
 from threefold_server.text.terms import query_terms
-
-TAIL_CHARS = 100_000
-"""A turn longer than this is found once it is indexed: reading its words here took half a recall's deadline."""
-
 
 Past = dict[UUID, AnyRow]
 """Superseded versions by their keys."""
@@ -70,8 +67,8 @@ class Search:
         candidates = self._start(connection, pool)
 
         def finish() -> tuple[list[Ranked], Past, int]:
-            tail = self._tail(unindexed())
-            waiting = len({(row.source, row.seq) for row in tail}) + pending()
+            tail, unread = self._tail(unindexed())
+            waiting = len({(row.source, row.seq) for row in tail}) + unread + pending()
             past = history()
             unseen = [*tail, *self._past(past.values())]
             cited, outdated = self._cited(citations())
@@ -125,15 +122,18 @@ class Search:
             limit=self.limit,
         )
 
-    def _tail(self, unindexed: Sequence[Any]) -> list[Row]:
-        """Turns too new for the index, with the query's terms counted here and now."""
+    def _tail(self, unindexed: Sequence[Any]) -> tuple[list[Row], int]:
+        """Turns too new for the index, with the query's terms counted here and now; and how many were not read."""
         latest = search.ALWAYS if self.limits.until is None else self.limits.until
+        least = self.limits.min_trust or 0.0
+        trusted = [turn for turn in unindexed if trust_of(turn.role, imported=turn.imported) >= least]
+        wanted = [turn for turn in trusted if turn.event_at <= latest]
+        read = [turn for turn in wanted if turn.content is not None]
         rows: list[Row] = []
-        for turn in unindexed:
-            trusted = trust_of(turn.role, imported=turn.imported) >= (self.limits.min_trust or 0.0)
-            if trusted and turn.event_at <= latest and len(turn.content) <= TAIL_CHARS:
-                rows += self._unindexed_rows(turn.session, turn.seq, turn.event_at, turn_passages(turn, self.redact))
-        return rows
+        for turn in read:
+            check_in_time()
+            rows += self._unindexed_rows(turn.session, turn.seq, turn.event_at, turn_passages(turn, self.redact))
+        return rows, len(wanted) - len(read)
 
     def _past(self, versions: Iterable[AnyRow]) -> list[Row]:
         """Superseded facts, which are in no index either."""

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection, and_, exists, select
 
+from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.tables import barred_sources, turns
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.sessions import digests
@@ -19,7 +20,11 @@ TURNS = 200
 
 BEFORE = 10
 
-_COLUMNS = [column for column in turns.c if column.name != "payload"]
+TURN_CHARS = 40_000
+"""What is read of one turn: more than its model reads of it (see `BATCH_TOKENS`)."""
+
+_COLUMNS = [column for column in turns.c if column.name not in ("content", "payload")]
+_CONTENT = excerpts.columns(turns.c.content, TURN_CHARS, excerpts.end_of(TURN_CHARS))
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ def backlog(connection: Connection, owner: UUID, session: UUID, after: int) -> B
         return Backlog(None, None, [], [])
     digest = digests.latest(connection, owner, session)
     of_session = and_(turns.c.owner == owner, turns.c.session == session)
-    said = select(*_COLUMNS, _barred().label("barred")).where(of_session)
+    said = select(*_COLUMNS, *_CONTENT, _barred().label("barred")).where(of_session)
     fresh = connection.execute(said.where(turns.c.seq > after).order_by(turns.c.seq).limit(TURNS)).all()
     older = connection.execute(said.where(turns.c.seq <= after).order_by(turns.c.seq.desc()).limit(BEFORE)).all()
     return Backlog(row, digest.text if digest else None, older[::-1], fresh)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Connection, and_, bindparam, insert, select
+from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, func, insert, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.clock import from_micros, to_micros
 from threefold_server.rules.access import Reach
+from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.prepared import Prepared, among, texts
 from threefold_server.storage.engine.tables import sessions, turns
 from threefold_server.storage.engine.types import AnyRow
@@ -18,7 +19,10 @@ from threefold_server.storage.engine.types import AnyRow
 _CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
 _INSERTED = [column.name for column in turns.c if column.name not in ("erased", "imported")]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
-_SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at")]
+_SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at", "content")]
+
+PAGE_CHARS = 16_000_000
+"""Characters of contents and payloads that one page holds; a page always holds one turn."""
 
 
 def start_contents(
@@ -61,18 +65,57 @@ def rows_of(batch: Sequence[tuple[TurnIn, int]], *, after: int, visibility: Reac
     return rows
 
 
-def newest(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
+class Reading(NamedTuple):
+    """How contents are read: whole up to `most` characters; of a longer one head and tail, without secrets."""
+
+    most: int
+    redact: Callable[[str], str]
+
+    @property
+    def values(self) -> dict[str, int]:
+        return {"most": self.most, "end": excerpts.end_of(self.most)}
+
+    def turn(self, row: AnyRow) -> Turn:
+        """A row as the contract shows it, marked where its content was not read whole."""
+        turn = to_turn(row)
+        if not excerpts.is_cut(row):
+            return turn
+        return turn.model_copy(update={"content": excerpts.shown(row, self.redact), "cut": True})
+
+
+def newest(connection: Connection, owner: UUID, session: UUID, limit: int, reading: Reading) -> list[Turn]:
     """The newest turns of a session, oldest first, erased ones left out."""
-    rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit, reach=limit)
+    values = {"owner": owner, "session": session, "limit": limit, **reading.values}
+    rows = _NEWEST.all(connection, **values, reach=limit)
     if len(rows) < limit and (not rows or rows[-1].seq > 1):  # some of the last are erased
-        rows = _NEWEST.all(connection, owner=owner, session=session, limit=limit, reach=_EVERY)
-    return [to_turn(row) for row in reversed(rows)]
+        rows = _NEWEST.all(connection, **values, reach=_EVERY)
+    return [reading.turn(row) for row in reversed(rows)]
 
 
-def newest_of_user(connection: Connection, owner: UUID, session: UUID, reach: int) -> Turn | None:
+def fitting(
+    connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool
+) -> tuple[int, int | None]:
+    """Return how many turns from `from_seq` on make a page of at most `limit`, and where the next page starts."""
+    length = func.octet_length if connection.dialect.name != "sqlite" else func.length
+    size = length(turns.c.content) + (func.coalesce(length(turns.c.payload), 0) if payload else 0)
+    statement = (
+        select(turns.c.seq, size)
+        .where(turns.c.owner == owner, turns.c.session == session, turns.c.seq >= from_seq)
+        .order_by(turns.c.seq)
+        .limit(limit + 1)
+    )
+    used = 0
+    for count, (seq, chars) in enumerate(connection.execute(statement).all()):
+        used += chars
+        if count == limit or (count and used > PAGE_CHARS):
+            return count, seq if limit else None
+    return limit, None
+
+
+def newest_of_user(connection: Connection, owner: UUID, session: UUID, reach: int, reading: Reading) -> Turn | None:
     """The last turn that the user said among the newest `reach` turns; None if there is none."""
-    rows = _NEWEST_OF_USER.all(connection, owner=owner, session=session, reach=reach)
-    return to_turn(rows[0]) if rows else None
+    rows = _NEWEST_OF_USER.all(connection, owner=owner, session=session, reach=reach, **reading.values)
+    return reading.turn(rows[0]) if rows else None
 
 
 def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool) -> list[Turn]:
@@ -115,15 +158,16 @@ _BOUND = (
     .where(sessions.c.owner == bindparam("owner"), sessions.c.session == bindparam("session"))
     .scalar_subquery()
 )
+_READ = excerpts.columns(turns.c.content, bindparam("most", type_=Integer), bindparam("end", type_=Integer))
 _NEWEST = Prepared(
-    select(*_SHOWN)
+    select(*_SHOWN, *_READ)
     .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
     .order_by(turns.c.seq.desc())
     .limit(bindparam("limit"))
 )
 
 _NEWEST_OF_USER = Prepared(
-    select(*_SHOWN)
+    select(*_SHOWN, *_READ)
     .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
     .where(turns.c.role == "user", turns.c.kind == "message", turns.c.content != "")
     .order_by(turns.c.seq.desc())
