@@ -280,10 +280,10 @@ async def test_words_are_stored_in_slices(
 
 async def test_words_outside_of_the_passages_are_limited(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("threefold_server.text.indexed.MAX_UNSEEN", 50)
-    many = " ".join(f"word{number}" for number in range(20_000))
+    many = " ".join(f"word{number}" for number in range(6_000))
     await world.write("s1", f"zebra zebra {many} zebra zebra")
     await world.settle()
     rows = world.rows(postings)
-    assert world.found_by_word("zebra") == [1]
+    assert set(world.found_by_word("zebra")) == {1}
     last = [row for row in rows if row.part == max(row.part for row in rows)]
     assert len(last) < 50 + 500

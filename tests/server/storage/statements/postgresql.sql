@@ -53,16 +53,22 @@ FROM passages
 WHERE passages.pool = %(pool)s::UUID;
 
 -- storage.memories.turn_memories._AT_PLACES
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, sessions.agent, sessions.session_id 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= %(length_1)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(substr_2)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(length_2)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(length_3)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (turns.session, turns.seq) IN (SELECT anon_1.value_0, anon_1.value_1 
 FROM unnest(%(value_0)s::UUID[], %(value_1)s::INTEGER[]) AS anon_1(value_0, value_1));
 
+-- storage.memories.turn_memories._CONTENT
+SELECT CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content END AS anon_1 
+FROM turns 
+WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq = %(seq)s::INTEGER;
+
 -- storage.memories.turn_memories._UNINDEXED
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, sessions.agent, sessions.session_id 
+SELECT anon_1.owner, anon_1.session, anon_1.seq, anon_1.turn_id, anon_1.role, anon_1.name, anon_1.kind, anon_1.turn_group, anon_1.tokens, anon_1.visibility, anon_1.erased, anon_1.imported, anon_1.created_at, anon_1.utc_offset, anon_1.event_at, CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER AND sum(CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER) THEN octet_length(anon_1.content) ELSE %(param_1)s::INTEGER END) OVER (ORDER BY anon_1.event_at DESC, anon_1.seq DESC) <= %(most)s::INTEGER) THEN anon_1.content END AS content 
+FROM (SELECT turns.owner AS owner, turns.session AS session, turns.seq AS seq, turns.turn_id AS turn_id, turns.role AS role, turns.name AS name, turns.kind AS kind, turns.turn_group AS turn_group, turns.tokens AS tokens, turns.visibility AS visibility, turns.erased AS erased, turns.imported AS imported, turns.created_at AS created_at, turns.utc_offset AS utc_offset, turns.event_at AS event_at, turns.content AS content 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session JOIN tasks ON tasks.owner = turns.owner AND tasks.subject = turns.session 
-WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (tasks.kind || %(kind_1)s::VARCHAR) = %(param_1)s::VARCHAR AND (tasks.due_at IS NOT NULL OR tasks.parked IS NOT NULL) AND turns.seq > tasks.upto ORDER BY turns.event_at DESC, turns.seq DESC 
- LIMIT %(param_2)s::INTEGER;
+WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (tasks.kind || %(kind_1)s::VARCHAR) = %(param_2)s::VARCHAR AND (tasks.due_at IS NOT NULL OR tasks.parked IS NOT NULL) AND turns.seq > tasks.upto ORDER BY turns.event_at DESC, turns.seq DESC 
+ LIMIT %(param_3)s::INTEGER) AS anon_1 ORDER BY anon_1.event_at DESC, anon_1.seq DESC;
 
 -- storage.sessions.append._LOCK
 SELECT set_config(%(set_config_2)s::VARCHAR, %(set_config_3)s::VARCHAR, %(set_config_4)s) AS set_config_1 
@@ -143,7 +149,7 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subj
 INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at) VALUES (%(owner)s::UUID, %(session)s::UUID, %(seq)s::INTEGER, %(turn_id)s::VARCHAR, %(role)s::VARCHAR, %(name)s::VARCHAR, %(kind)s::VARCHAR, %(turn_group)s::VARCHAR, %(content)s::VARCHAR, %(payload)s::VARCHAR, %(tokens)s::INTEGER, %(visibility)s::SMALLINT, %(created_at)s::BIGINT, %(utc_offset)s::SMALLINT, %(event_at)s::BIGINT);
 
 -- storage.sessions.turns._NEWEST
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq > (SELECT sessions.last_seq - %(reach)s::BIGINT AS anon_1 
 FROM sessions 
@@ -151,12 +157,12 @@ WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID)
  LIMIT %(limit)s;
 
 -- storage.sessions.turns._NEWEST_OF_USER
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq > (SELECT sessions.last_seq - %(reach)s::BIGINT AS anon_1 
 FROM sessions 
 WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID) AND turns.erased IS false AND turns.role = %(role_1)s::VARCHAR AND turns.kind = %(kind_1)s::VARCHAR AND turns.content != %(content_1)s::VARCHAR ORDER BY turns.seq DESC 
- LIMIT %(param_1)s::INTEGER;
+ LIMIT %(param_2)s::INTEGER;
 
 -- storage.sessions.turns._BY_IDS
 SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload 

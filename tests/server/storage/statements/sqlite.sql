@@ -49,12 +49,17 @@ FROM passages
 WHERE passages.pool = :pool;
 
 -- storage.memories.turn_memories._AT_PLACES
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, sessions.agent, sessions.session_id 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= :length_1) THEN turns.content ELSE substr(turns.content, :substr_1, :substr_2) END AS content, CASE WHEN (length(turns.content) > :length_2) THEN substr(turns.content, (length(turns.content) - :length_3) + :param_1) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS 0 AND turns.role != :role_1 AND turns.owner = :owner AND (coalesce(sessions.agent = :agent, 0) = 1 AND turns.session = :session OR coalesce(sessions.agent = :agent, 0) = 1 AND turns.visibility >= :agent_floor OR turns.visibility >= :user_floor) AND turns.session = :value_0 AND turns.seq = :value_1;
 
+-- storage.memories.turn_memories._CONTENT
+SELECT CASE WHEN (length(turns.content) <= :most) THEN turns.content END AS anon_1 
+FROM turns 
+WHERE turns.owner = :owner AND turns.session = :session AND turns.seq = :seq;
+
 -- storage.memories.turn_memories._UNINDEXED
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, sessions.agent, sessions.session_id 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, NULL AS content 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session JOIN tasks ON tasks.owner = turns.owner AND tasks.subject = turns.session 
 WHERE turns.erased IS 0 AND turns.role != :role_1 AND turns.owner = :owner AND (coalesce(sessions.agent = :agent, 0) = 1 AND turns.session = :session OR coalesce(sessions.agent = :agent, 0) = 1 AND turns.visibility >= :agent_floor OR turns.visibility >= :user_floor) AND (tasks.kind || :kind_1) = :param_1 AND (tasks.due_at IS NOT NULL OR tasks.parked IS NOT NULL) AND turns.seq > tasks.upto ORDER BY turns.event_at DESC, turns.seq DESC
  LIMIT :param_2 OFFSET :param_3;
@@ -138,20 +143,20 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind
 INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at) VALUES (:owner, :session, :seq, :turn_id, :role, :name, :kind, :turn_group, :content, :payload, :tokens, :visibility, :created_at, :utc_offset, :event_at);
 
 -- storage.sessions.turns._NEWEST
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = :owner AND turns.session = :session AND turns.seq > (SELECT sessions.last_seq - :reach AS anon_1 
 FROM sessions 
 WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased IS 0 ORDER BY turns.seq DESC
- LIMIT :limit OFFSET :param_1;
+ LIMIT :limit OFFSET :param_2;
 
 -- storage.sessions.turns._NEWEST_OF_USER
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = :owner AND turns.session = :session AND turns.seq > (SELECT sessions.last_seq - :reach AS anon_1 
 FROM sessions 
 WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased IS 0 AND turns.role = :role_1 AND turns.kind = :kind_1 AND turns.content != :content_1 ORDER BY turns.seq DESC
- LIMIT :param_1 OFFSET :param_2;
+ LIMIT :param_2 OFFSET :param_3;
 
 -- storage.sessions.turns._BY_IDS
 SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload 
