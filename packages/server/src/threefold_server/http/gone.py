@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -18,17 +19,17 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
 
     For reads only, and once the body has been read: a write must end even if nobody waits for its answer.
     """
-    result: list[T] = []
+    scope = anyio.CancelScope()
+    watcher = asyncio.create_task(_watch(request, scope))
+    try:
+        with scope:
+            return await work
+    finally:
+        watcher.cancel()
+    raise Unavailable("the client closed the connection before the answer was ready")
 
-    async def watch() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-        group.cancel_scope.cancel()
 
-    async with anyio.create_task_group() as group:
-        group.start_soon(watch)
-        result.append(await work)
-        group.cancel_scope.cancel()
-    if not result:
-        raise Unavailable("the client closed the connection before the answer was ready")
-    return result[0]
+async def _watch(request: Request, scope: anyio.CancelScope) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    scope.cancel()
