@@ -9,9 +9,9 @@ import pytest
 
 from fixtures.command_line import Run
 from threefold.errors import Forbidden, Unauthenticated
-from threefold_server.cli.keys import MICROS_PER_DAY, KeyList, KeyView
+from threefold_server.cli.keys import KeyList, KeyView
 from threefold_server.cli.output import out
-from threefold_server.clock import now_micros
+from threefold_server.clock import DAY, now_micros
 from threefold_server.local import LocalService
 from threefold_server.rules.access import KeyPolicy
 from threefold_server.storage.engine.database import Database
@@ -80,7 +80,7 @@ def test_old_token_of_a_rotated_key_works_until_the_grace_ends(store: Run, datab
             with service.client(api_key=token) as memory:
                 assert memory.whoami().user == "u"
     with closing(Database(database_url)) as database:
-        later = now_micros() + 3 * MICROS_PER_DAY
+        later = now_micros() + 3 * DAY
         assert database.read_sync("system", lambda c: keys.verify(c, str(old.token), later)) is None
         assert database.read_sync("system", lambda c: keys.verify(c, str(new.token), later)) is not None
 

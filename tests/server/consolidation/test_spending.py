@@ -15,6 +15,7 @@ from sqlalchemy import Table
 
 from fixtures.consolidation import ANA, START, World, until
 from fixtures.openai_server import HANG, OpenAIServer, Reply, chat_reply, error_reply
+from threefold_server.clock import DAY
 from threefold_server.consolidation import worker
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import read_instructions
@@ -23,7 +24,7 @@ from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
 from threefold_server.models.ports import ModelError
 from threefold_server.operations.sessions import end_session
-from threefold_server.spending import MICROS_PER_DAY, Spending, paid_by
+from threefold_server.spending import Spending, paid_by
 from threefold_server.storage.engine.tables import digests, facts, model_use, tasks
 from threefold_server.storage.sessions.tasks import TaskKind
 from threefold_server.storage.store import spending
@@ -142,7 +143,7 @@ async def test_spent_budget_waits_for_the_next_day(
         assert status.reason.endswith(f"the {whose}'s model budget of this day is spent")
         assert world.task("s2", work.kind).attempts == 0
         await world.settle_in_time()
-        assert world.clock.now // MICROS_PER_DAY == START // MICROS_PER_DAY + 1
+        assert world.clock.now // DAY == START // DAY + 1
         assert len(openai_server.asked) == 2
         assert getattr(await world.status("s2"), work.progress) > 0
     assert metric(world, "model_calls", outcome="over budget") == 1

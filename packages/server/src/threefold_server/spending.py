@@ -12,13 +12,13 @@ from uuid import UUID
 import anyio
 
 from threefold.errors import Unavailable
+from threefold_server.clock import DAY, MICROS
 from threefold_server.models.ports import Bill, BudgetSpent
 from threefold_server.settings import Settings
 from threefold_server.storage.engine.database import Database
 from threefold_server.storage.store import spending
 from threefold_server.telemetry import Metrics
 
-MICROS_PER_DAY = 86_400 * 1_000_000
 SPREAD_SECONDS = 600
 """What waits for a new day does not all come back in its first second."""
 
@@ -52,7 +52,7 @@ class Spending:
         if owner is None:
             yield bill
             return
-        day = self._clock() // MICROS_PER_DAY
+        day = self._clock() // DAY
         await self._charge(owner, day, tokens)
         outcome = "failed"
         try:
@@ -70,8 +70,8 @@ class Spending:
         spent = await self._database.write("system", charge, background=True)
         if spent is not None:
             self._metrics.model_calls.labels("over budget").inc()
-            left = (day + 1) * MICROS_PER_DAY - self._clock()
-            raise BudgetSpent(f"the {spent}'s model budget of this day is spent", left / 1e6 + self._spread())
+            left = (day + 1) * DAY - self._clock()
+            raise BudgetSpent(f"the {spent}'s model budget of this day is spent", left / MICROS + self._spread())
 
     def _spread(self) -> float:
         return random.uniform(0, SPREAD_SECONDS)

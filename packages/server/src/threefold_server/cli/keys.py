@@ -17,7 +17,7 @@ from threefold_server.cli.commands import Json
 from threefold_server.cli.output import UsageError, err, out, say, show_json, table
 from threefold_server.cli.store import check_exists, open_database, store_verb
 from threefold_server.cli.views import when
-from threefold_server.clock import now_micros
+from threefold_server.clock import DAY, now_micros
 from threefold_server.operations.admin import key_info
 from threefold_server.rules.access import KeyPolicy, Reach
 from threefold_server.settings import Settings
@@ -29,8 +29,6 @@ app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API 
 
 ADMIN = "admin"
 """The agent of an administrator's key that names none."""
-
-MICROS_PER_DAY = 86_400 * 1_000_000
 
 
 class KeyView(KeyInfo):
@@ -103,7 +101,7 @@ def create(
         admin=admin,
         policy=KeyPolicy(failure_mode, token_budget, top_k, requests_per_minute),
         created_at=now,
-        expires_at=None if expires_in_days is None else now + int(expires_in_days * MICROS_PER_DAY),
+        expires_at=None if expires_in_days is None else now + int(expires_in_days * DAY),
     )
     with open_database(settings) as database:
         token = database.write_sync("system", lambda c: keys.create(c, key))
@@ -135,7 +133,7 @@ def rotate(
     now = now_micros()
 
     def work(connection: Connection) -> tuple[str | None, Key | None]:
-        token = keys.rotate(connection, key_id, now, now + int(grace_days * MICROS_PER_DAY))
+        token = keys.rotate(connection, key_id, now, now + int(grace_days * DAY))
         return token, keys.get(connection, key_id)
 
     with open_database(settings) as database:

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import anyio.to_thread
 
-from threefold_server.clock import from_micros
+from threefold_server.clock import MICROS, from_micros
 from threefold_server.consolidation.candidates import Source, accept
 from threefold_server.consolidation.compare import Drawn, Step, Verdicts, decide, look_around
 from threefold_server.consolidation.merge import FactsMoved, Merge
@@ -36,8 +36,6 @@ BATCH_TOKENS = 3_000
 
 COMPARISONS = 10
 """As a rule the first one holds. Where ten do not, something changes this owner's facts without a rest."""
-
-MICROS = 1_000_000
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from itertools import islice
 import anyio
 
 from threefold.errors import Unavailable
+from threefold_server.clock import DAY, MICROS
 from threefold_server.service import Refusal, Service
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.store import audit, keys, spending, system, system_audit
@@ -23,8 +24,6 @@ AT_ONCE = 200
 THREADS_AT_ONCE = 20
 """A thread may hold thousands of checkpoints."""
 
-MICROS = 1_000_000
-MICROS_PER_DAY = 86_400 * MICROS
 
 Job = Callable[[Service], Awaitable[bool | None]]
 """One short piece of work; True where more of it is left."""
@@ -100,7 +99,7 @@ async def chain_audit(service: Service) -> bool:
     chained = await service.database.write("system", partial(system_audit.chain, limit=AT_ONCE), background=True)
     days = service.settings.audit_retention_days
     if days is not None:
-        drop = partial(system_audit.drop_old, before=service.clock() - int(days * MICROS_PER_DAY))
+        drop = partial(system_audit.drop_old, before=service.clock() - int(days * DAY))
         await service.database.write("system", drop, background=True)
     return chained == AT_ONCE
 
@@ -113,7 +112,7 @@ async def sweep(service: Service) -> bool:
     old = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
     swept = max(swept, await service.database.write("system", old, background=True))
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
-    await service.database.write("system", partial(spending.sweep, day=now // MICROS_PER_DAY), background=True)
+    await service.database.write("system", partial(spending.sweep, day=now // DAY), background=True)
     await service.database.purge()  # again, where a reader was in the way when something was forgotten
     await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)
     counts = await service.database.read("system", partial(system.task_counts, now=now))
@@ -138,7 +137,7 @@ async def retire_turns(service: Service) -> bool:
     if days is None:
         return False
     now = service.clock()
-    retire = partial(system.retire_turns, before=now - int(days * MICROS_PER_DAY), now=now, limit=AT_ONCE)
+    retire = partial(system.retire_turns, before=now - int(days * DAY), now=now, limit=AT_ONCE)
     return await service.database.write("system", retire, background=True) > 0
 
 
@@ -148,5 +147,5 @@ async def retire_threads(service: Service) -> bool:
     if days is None:
         return False
     now = service.clock()
-    retire = partial(system.retire_threads, before=now - int(days * MICROS_PER_DAY), now=now, limit=THREADS_AT_ONCE)
+    retire = partial(system.retire_threads, before=now - int(days * DAY), now=now, limit=THREADS_AT_ONCE)
     return await service.database.write("system", retire, background=True) == THREADS_AT_ONCE

@@ -25,6 +25,7 @@ from anyio.abc import TaskGroup
 
 from threefold.contract.common import clean_text
 from threefold.errors import EmbedderMismatch, Unavailable
+from threefold_server.clock import MICROS
 from threefold_server.consolidation.extract import extract_session
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
@@ -58,7 +59,6 @@ GRACE_SECONDS = 10
 FIRST_RETRY_SECONDS = 5  # doubling, eight attempts take over ten minutes: a rate limit of that length parks nothing
 LONGEST_WAIT_SECONDS = 3_600
 MAX_REASON_CHARS = 300
-MICROS = 1_000_000
 
 Handler = Callable[[Service, Claim], Awaitable[None]]
 Progress = Callable[[int, int], None]

@@ -12,11 +12,12 @@ from jwt import PyJWK, PyJWKSet, PyJWTError
 from pydantic import BaseModel, JsonValue
 
 from threefold.errors import Unavailable
+from threefold_server.clock import MICROS
 from threefold_server.service import Service
 from threefold_server.telemetry import logger
 
 FETCH_SECONDS = 3.0
-RETRY_MICROS = 10_000_000
+RETRY_MICROS = 10 * MICROS
 """Between two looks for a key that is not there, so that invented key ids do not become requests to the issuer."""
 
 
@@ -26,7 +27,7 @@ class KeySet:
     def __init__(self, read: Callable[[], Awaitable[bytes]], service: Service) -> None:
         self._read = read
         self._service = service
-        self._fresh_for = int(service.settings.jwt_jwks_seconds * 1_000_000)
+        self._fresh_for = int(service.settings.jwt_jwks_seconds * MICROS)
         self._keys: dict[str | None, PyJWK] = {}
         self._fresh_until = self._retry_at = float("-inf")
         self._failed = False

@@ -6,12 +6,13 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from threefold.errors import Forbidden, Unauthenticated
+from threefold_server.clock import MICROS
 from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, named
 from threefold_server.rules.access import Principal, Reach
 from threefold_server.service import Service
 from threefold_server.storage.store import keys
 
-CACHE_MICROS = 5_000_000  # a revoked key is refused everywhere within 5 s
+CACHE_MICROS = 5 * MICROS  # a revoked key is refused everywhere within 5 s
 CACHE_SIZE = 1_024
 
 HOW = "an API key is needed: `Authorization: Bearer <key>`; make one with `threefold keys create`"

@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from math import ceil
 
 from threefold.errors import RateLimited
+from threefold_server.clock import MICROS, MINUTE
 from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
 
-MINUTE = 60_000_000
 MAX_ENTRIES = 10_000
 """Before those that mean nothing any more are dropped."""
 
@@ -35,7 +35,7 @@ class Rates:
         now = self._ticks()
         full_at = max(self._full_at.get((kind, subject), now), now) + MINUTE / per_minute
         if full_at - now > MINUTE:
-            wait = ceil((full_at - now - MINUTE) / 1_000_000)
+            wait = ceil((full_at - now - MINUTE) / MICROS)
             raise RateLimited(
                 f"more than {per_minute} requests in a minute for this {kind}; wait {wait} s",
                 {"retry_after": wait, "limit": per_minute, "of": kind},

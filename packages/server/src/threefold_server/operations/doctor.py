@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from threefold_server.clock import from_micros
+from threefold_server.clock import MICROS, from_micros
 from threefold_server.models.ports import Comparison, DigestTurn, ModelError, Statement
 from threefold_server.service import Service
 from threefold_server.storage.engine import files
@@ -13,7 +13,6 @@ from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.erasure import erasures
 from threefold_server.storage.store import system
 
-MICROS = 1_000_000
 LATE_SECONDS = 120
 """Due work waits a quarter of a second where anybody does it; the lease of a worker that died lasts a minute."""
 

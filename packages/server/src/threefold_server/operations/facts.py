@@ -8,6 +8,7 @@ from uuid import UUID, uuid4
 
 from threefold.contract import FactHistory, Memory, SaveFactRequest, UpdateFactRequest
 from threefold.errors import Conflict, NotFound
+from threefold_server.clock import DAY
 from threefold_server.rules.access import (
     Principal,
     Reach,
@@ -27,7 +28,6 @@ from threefold_server.text.indexed import fact_passages
 from threefold_server.text.redaction import redact_value
 
 R = TypeVar("R", SaveFactRequest, UpdateFactRequest)
-MICROS_PER_DAY = 86_400 * 1_000_000
 
 
 async def save_fact(service: Service, principal: Principal, request: SaveFactRequest) -> Memory:
@@ -207,4 +207,4 @@ def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) 
 
 def expiry(days: float | None, now: int) -> int | None:
     """When a fact that is saved now expires; None: never."""
-    return None if days is None else now + int(days * MICROS_PER_DAY)
+    return None if days is None else now + int(days * DAY)

@@ -22,6 +22,7 @@ from threefold.contract import (
 )
 from threefold.contract.common import DataScope
 from threefold.errors import Conflict
+from threefold_server.clock import MICROS
 from threefold_server.rules.access import Holder, Principal, thread_holder, thread_key
 from threefold_server.rules.paging import decode_cursor, encode_cursor
 from threefold_server.service import Service
@@ -31,8 +32,6 @@ from threefold_server.storage.sessions import sessions
 from threefold_server.storage.threads import checkpoints, pruning
 from threefold_server.storage.threads import threads as storage
 from threefold_server.storage.threads.checkpoints import Position
-
-MICROS = 1_000_000
 
 
 async def put_checkpoint(

@@ -12,6 +12,7 @@ import anyio.to_thread
 
 from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold.errors import Conflict, RevisionConflict
+from threefold_server.clock import MICROS
 from threefold_server.rules.access import Principal, Reach, ScopeFilter, check_quota, session_scope
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
@@ -22,7 +23,6 @@ from threefold_server.storage.sessions.sessions import SessionRow
 from threefold_server.text.redaction import Redact, redact_json
 from threefold_server.text.tokens import count_tokens
 
-MICROS = 1_000_000
 NEVER = 2**62  # tokens
 COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
 

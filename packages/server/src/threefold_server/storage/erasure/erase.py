@@ -23,6 +23,7 @@ from sqlalchemy import (
     update,
 )
 
+from threefold_server.clock import DAY
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import (
     barred_sources,
@@ -48,7 +49,7 @@ T = TypeVar("T")
 Counts = Counter[str]
 AT_ONCE = 1_000  # values of one condition; SQLite takes 32,766 in all
 BLANKED_AT_ONCE = 200  # each becomes a condition, and SQLite allows expressions of depth 1,000
-LATE_WRITER_MICROS = 7 * 86_400 * 1_000_000
+LATE_WRITER_MICROS = 7 * DAY
 """Late writers of erased turns are stopped for 7 days: longer than any client spools."""
 
 

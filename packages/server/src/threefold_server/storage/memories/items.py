@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from threefold.contract import Item
 from threefold.errors import EmbedderMismatch
-from threefold_server.clock import from_micros
+from threefold_server.clock import MINUTE, from_micros
 from threefold_server.rules.access import Holder
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.statements import insert_into
@@ -39,7 +39,6 @@ from threefold_server.storage.memories import index
 from threefold_server.storage.sessions import sessions, tasks
 from threefold_server.storage.store import system
 
-MICROS_PER_MINUTE = 60 * 1_000_000
 ROWS_AT_ONCE = 200
 
 T = TypeVar("T")
@@ -258,4 +257,4 @@ def _split(connection: Connection, puts: Puts, embedder: str) -> tuple[Puts, Put
 
 
 def _expiry(minutes: float | None, now: int) -> int | None:
-    return None if minutes is None else now + int(minutes * MICROS_PER_MINUTE)
+    return None if minutes is None else now + int(minutes * MINUTE)

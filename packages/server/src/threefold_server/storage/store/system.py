@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 from threefold.errors import EmbedderMismatch
+from threefold_server.clock import MICROS
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import (
     barred_sources,
@@ -130,7 +131,7 @@ def database_clock(connection: Connection) -> int | None:
     if connection.dialect.name == "sqlite":
         return None
     seconds = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
-    return int(seconds * 1_000_000)
+    return int(seconds * MICROS)
 
 
 def requeue_parked(connection: Connection, now: int) -> int:
