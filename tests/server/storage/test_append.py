@@ -23,7 +23,7 @@ from threefold_server.rules.access import Reach, session_scope
 from threefold_server.storage.engine.tables import owners, sessions, tasks, turns
 from threefold_server.storage.erasure import erasures
 from threefold_server.storage.sessions import append
-from threefold_server.storage.sessions.append import Marks, start_append
+from threefold_server.storage.sessions.append import Marks, send_append
 from threefold_server.storage.sessions.turns import rows_of
 
 pytestmark = pytest.mark.anyio
@@ -109,7 +109,7 @@ async def test_append_of_another_owner_changes_nothing(world: World) -> None:
     await world.write("s1", said("1"))
     scope, marks = session_scope(world.caller, "s1"), Marks(fold_above=0, extract_every=1, idle_at=START)
     rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
-    start = partial(start_append, scope=scope, rows=rows, marks=marks, now=START)
+    start = partial(send_append, scope=scope, rows=rows, marks=marks, now=START)
     left = [world.rows(table) for table in (sessions, turns, tasks)]
     assert await world.service.database.write_at_once(uuid4(), start) is None
     assert [world.rows(table) for table in (sessions, turns, tasks)] == left
@@ -132,7 +132,7 @@ async def test_session_created_after_the_lock_uses_the_general_path(
             world.service.database.write_sync(scope.owner, other.run)
 
     monkeypatch.setattr(append, "_LOCK", Between())
-    start = partial(start_append, scope=scope, rows=rows, marks=marks, now=START)
+    start = partial(send_append, scope=scope, rows=rows, marks=marks, now=START)
     done = await anyio.to_thread.run_sync(lambda: world.service.database.write_sync(scope.owner, lambda c: start(c)()))
     assert done is None
     assert [row.turn_id for row in world.rows(turns)] == ["1"]

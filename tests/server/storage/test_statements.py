@@ -11,6 +11,7 @@ import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import cast
 
 import pytest
 from sqlalchemy import Dialect
@@ -31,12 +32,15 @@ def modules() -> Iterator[ModuleType]:
 
 
 def statements(dialect: Dialect) -> Iterator[str]:
-    """Every prepared statement as a paragraph of SQL under its name."""
+    """Every prepared statement as a paragraph of SQL under its name; those of a mapping with their key."""
     for module in modules():
+        path = module.__name__.removeprefix("threefold_server.")
         for name, value in vars(module).items():
-            if isinstance(value, Prepared | PreparedAmong):
-                path = f"{module.__name__.removeprefix('threefold_server.')}.{name}"
-                yield f"-- {path}\n{value.sql(dialect)};\n"
+            several = cast("dict[object, object]", value) if isinstance(value, dict) else {}
+            named = {name: value, **{f"{name}[{key}]": statement for key, statement in several.items()}}
+            for label, statement in named.items():
+                if isinstance(statement, Prepared | PreparedAmong):
+                    yield f"-- {path}.{label}\n{statement.sql(dialect)};\n"
 
 
 @pytest.mark.parametrize("name", DIALECTS)

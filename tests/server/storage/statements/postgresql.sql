@@ -52,6 +52,58 @@ SELECT count(*) AS count_1, coalesce(avg(passages.length), %(coalesce_2)s::INTEG
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID;
 
+-- storage.memories.search._LEXICAL[False]
+WITH hits AS MATERIALIZED 
+(SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
+FROM postings 
+WHERE postings.pool = %(pool)s::UUID AND postings.term = ANY (%(terms)s::TEXT[]))
+ SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, hits.term, hits.tf, NULL AS anon_1, passages.embedder IS NULL AS pending 
+FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT);
+
+-- storage.memories.search._LEXICAL[True]
+WITH hits AS MATERIALIZED 
+(SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
+FROM postings 
+WHERE postings.pool = %(pool)s::UUID AND postings.term = ANY (%(terms)s::TEXT[]))
+ SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, hits.term, hits.tf, NULL AS anon_1, passages.embedder IS NULL AS pending 
+FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT;
+
+-- storage.memories.search._NEAREST[False]
+SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, %(param_1)s::INTEGER AS anon_2, -(passages.vector <#> %(query)s) AS cosine, false AS anon_3 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder = %(embedder)s::VARCHAR ORDER BY passages.vector <#> %(query)s 
+ LIMIT %(param_2)s::INTEGER;
+
+-- storage.memories.search._NEAREST[True]
+SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, %(param_1)s::INTEGER AS anon_2, -(passages.vector <#> %(query)s) AS cosine, false AS anon_3 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder = %(embedder)s::VARCHAR ORDER BY passages.vector <#> %(query)s 
+ LIMIT %(param_2)s::INTEGER;
+
+-- storage.memories.search._VECTORS[False]
+SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder = %(embedder)s::VARCHAR;
+
+-- storage.memories.search._VECTORS[True]
+SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder = %(embedder)s::VARCHAR;
+
+-- storage.memories.search._UNEMBEDDED[False]
+SELECT count(*) AS count_1 
+FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder IS NULL) AS anon_1;
+
+-- storage.memories.search._UNEMBEDDED[True]
+SELECT count(*) AS count_1 
+FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
+FROM passages 
+WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder IS NULL) AS anon_1;
+
 -- storage.memories.turn_memories._AT_PLACES
 SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= %(length_1)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(substr_2)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(length_2)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(length_3)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 

@@ -48,6 +48,60 @@ SELECT count(*) AS count_1, coalesce(avg(passages.length), :coalesce_2) AS coale
 FROM passages 
 WHERE passages.pool = :pool;
 
+-- storage.memories.search._LEXICAL[False]
+WITH hits AS MATERIALIZED 
+(SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
+FROM postings 
+WHERE postings.pool = :pool AND postings.term IN (SELECT anon_2.value 
+FROM json_each(:terms) AS anon_2))
+ SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, hits.term, hits.tf, NULL AS anon_1, passages.embedder IS NULL AS pending 
+FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor);
+
+-- storage.memories.search._LEXICAL[True]
+WITH hits AS MATERIALIZED 
+(SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
+FROM postings 
+WHERE postings.pool = :pool AND postings.term IN (SELECT anon_2.value 
+FROM json_each(:terms) AS anon_2))
+ SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, hits.term, hits.tf, NULL AS anon_1, passages.embedder IS NULL AS pending 
+FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until;
+
+-- storage.memories.search._NEAREST[False]
+SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, :param_1 AS anon_2, -(passages.vector <#> :query) AS cosine, 0 AS anon_3 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder = :embedder ORDER BY passages.vector <#> :query
+ LIMIT :param_2 OFFSET :param_3;
+
+-- storage.memories.search._NEAREST[True]
+SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, :param_1 AS anon_2, -(passages.vector <#> :query) AS cosine, 0 AS anon_3 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder = :embedder ORDER BY passages.vector <#> :query
+ LIMIT :param_2 OFFSET :param_3;
+
+-- storage.memories.search._VECTORS[False]
+SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder = :embedder;
+
+-- storage.memories.search._VECTORS[True]
+SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder = :embedder;
+
+-- storage.memories.search._UNEMBEDDED[False]
+SELECT count(*) AS count_1 
+FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder IS NULL) AS anon_1;
+
+-- storage.memories.search._UNEMBEDDED[True]
+SELECT count(*) AS count_1 
+FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
+FROM passages 
+WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder IS NULL) AS anon_1;
+
 -- storage.memories.turn_memories._AT_PLACES
 SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= :length_1) THEN turns.content ELSE substr(turns.content, :substr_1, :substr_2) END AS content, CASE WHEN (length(turns.content) > :length_2) THEN substr(turns.content, (length(turns.content) - :length_3) + :param_1) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 

@@ -189,7 +189,7 @@ class _Visit:
     def write(self, connection: Connection, named: Iterable[tuple[str, str]], store: Callable[[], None]) -> None:
         """Store something that names checkpoints, unless one of them was deleted with its thread."""
         self.open(connection)
-        any_erased = erasures.start_any_erased(connection, self.thread.owner)
+        any_erased = erasures.send_any_erased(connection, self.thread.owner)
         store()  # on Postgres all of it is one round trip; a refusal takes it back
         if any_erased() and storage.erased_among(connection, self.thread, named, self.now):
             raise Conflict(

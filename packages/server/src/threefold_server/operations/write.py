@@ -98,7 +98,7 @@ class _Append:
     def start(self, connection: Connection) -> Callable[[], SessionRow | None]:
         """Try to write in one round trip; once it is committed, the session as it was, or None if nothing was done."""
         batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
-        return append.start_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
+        return append.send_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
 
     def all_appended(self, before: SessionRow) -> WriteResponse:
         count = len(self.request.turns)
@@ -113,11 +113,11 @@ class _Append:
 
     def run(self, connection: Connection) -> WriteResponse:
         sessions.ensure_owner(connection, self.principal, self.now)
-        locked = sessions.start_lock(connection, self.scope, self.request.session_id, self.now)
+        locked = sessions.send_lock(connection, self.scope, self.request.session_id, self.now)
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
-        known = turns.start_contents(connection, self.scope.owner, self.session, ids)
-        turns_held = sessions.start_turns_held(connection, self.scope.owner) if self.quota else None
-        any_erased = erasures.start_any_erased(connection, self.scope.owner)
+        known = turns.send_contents(connection, self.scope.owner, self.session, ids)
+        turns_held = sessions.send_turns_held(connection, self.scope.owner) if self.quota else None
+        any_erased = erasures.send_any_erased(connection, self.scope.owner)
         row = locked()
         gone = self._erased(connection, ids) if any_erased() else set[str]()
         fresh, duplicates, erased = self._sort(known(), gone)

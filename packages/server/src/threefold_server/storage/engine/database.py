@@ -26,16 +26,16 @@ from threefold.errors import Unavailable
 from threefold_server.settings import sqlite_url
 from threefold_server.storage.engine.deadline import LONG_SECONDS, SNAPSHOT_SECONDS, Lane, allowed, current, not_in_time
 from threefold_server.storage.engine.group_commit import GroupCommit
-from threefold_server.storage.engine.prepared import Prepared
+from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.races import run_again
 
 if TYPE_CHECKING:
     from threefold_server.storage.engine.liveness import Liveness
 
-__all__ = ["Connection", "Database", "Scope", "sqlite_url"]
+__all__ = ["Connection", "Database", "RowScope", "sqlite_url"]
 
 T = TypeVar("T")
-Scope = UUID | Literal["system"]
+RowScope = UUID | Literal["system"]
 """Whose rows a transaction may touch: one owner's, or (only from `system.py`) everybody's."""
 
 READERS = 4  # two cores + 2: more threads only trade the interpreter lock (facts of a 2-core measurement)
@@ -96,7 +96,7 @@ class Database:
 
     async def read(
         self,
-        scope: Scope,
+        scope: RowScope,
         function: Callable[[Connection], T],
         *,
         pipelined: bool = False,
@@ -115,12 +115,12 @@ class Database:
         seconds = SNAPSHOT_SECONDS if snapshot else allowed.get()
         return await self._readers.run(seconds, partial(run, scope, function), owner=_owner(scope))
 
-    async def probe(self, scope: Scope, function: Callable[[Connection], T], seconds: float) -> T:
+    async def probe(self, scope: RowScope, function: Callable[[Connection], T], seconds: float) -> T:
         """Run a reading transaction for readiness: apart from all other calls, so that they cannot delay it."""
         return await self._probes.run(seconds, partial(self.read_sync, scope, function))
 
     async def write(
-        self, scope: Scope, function: Callable[[Connection], T], *, pipelined: bool = False, background: bool = False
+        self, scope: RowScope, function: Callable[[Connection], T], *, pipelined: bool = False, background: bool = False
     ) -> T:
         """Run a writing transaction; when this returns, it is committed. Background work has threads of its own.
 
@@ -133,26 +133,26 @@ class Database:
         lane = self._background if background else self._writers
         return await lane.run(seconds, partial(run, scope, function), owner=_owner(scope), writing=True)
 
-    async def write_at_once(self, scope: Scope, start: Callable[[Connection], Callable[[], T]]) -> T:
+    async def write_at_once(self, scope: RowScope, send: Callable[[Connection], Pending[T]]) -> T:
         """A pipelined write on Postgres whose result is fetched with its commit. Its statements must find their rows by
         key, however many there are: their plans are kept."""
-        run = partial(self._pipelined_sync, scope, start, CACHED, writing=True)
+        run = partial(self._pipelined_sync, scope, send, CACHED, writing=True)
         return (await self._writers.run(allowed.get(), run, owner=_owner(scope), writing=True))()
 
-    def read_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+    def read_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
         return self._settled(partial(self._transaction, self._reader, scope, function))
 
-    def write_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+    def write_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
         return self._settled(partial(self._transaction, self._writer, scope, function), writing=True)
 
-    def snapshot_sync(self, scope: Scope, function: Callable[[Connection], T]) -> T:
+    def snapshot_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
         """Run a reading transaction all of whose statements see the same moment."""
         levels = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         engine = self._reader.execution_options(**levels)
         return self._settled(partial(self._transaction, engine, scope, function))
 
     def _pipelined_sync(
-        self, scope: Scope, function: Callable[[Connection], T], plans: Plans = CUSTOM, *, writing: bool = False
+        self, scope: RowScope, function: Callable[[Connection], T], plans: Plans = CUSTOM, *, writing: bool = False
     ) -> T:
         return self._settled(partial(self._pipeline, scope, function, plans), writing=writing)
 
@@ -162,13 +162,15 @@ class Database:
         with self._errors_translated(writing=writing) as attempt:
             return run_again(partial(run, attempt), (driver.Error,))
 
-    def _transaction(self, engine: Engine, scope: Scope, function: Callable[[Connection], T], attempt: _Attempt) -> T:
+    def _transaction(
+        self, engine: Engine, scope: RowScope, function: Callable[[Connection], T], attempt: _Attempt
+    ) -> T:
         with engine.begin() as connection:
             attempt.begun = True
             self._set_scope(connection, scope)
             return function(connection)
 
-    def _pipeline(self, scope: Scope, function: Callable[[Connection], T], plans: Plans, attempt: _Attempt) -> T:
+    def _pipeline(self, scope: RowScope, function: Callable[[Connection], T], plans: Plans, attempt: _Attempt) -> T:
         with self._pipeliner.connect() as connection:
             attempt.begun = True
             driver: Any = connection.connection.driver_connection
@@ -219,7 +221,7 @@ class Database:
     def _lanes(self) -> tuple[Lane, ...]:
         return self._readers, self._writers, self._background, self._probes
 
-    def _set_scope(self, connection: Connection, scope: Scope, plans: Plans = CUSTOM) -> None:
+    def _set_scope(self, connection: Connection, scope: RowScope, plans: Plans = CUSTOM) -> None:
         if not self.is_sqlite:
             system = scope == "system"
             _SET_SCOPE.run(connection, owner="" if system else str(scope), system="on" if system else "", plans=plans)
@@ -269,7 +271,7 @@ class _Attempt:
         return self.writing and self.begun
 
 
-def _owner(scope: Scope) -> UUID | None:
+def _owner(scope: RowScope) -> UUID | None:
     return scope if isinstance(scope, UUID) else None
 
 

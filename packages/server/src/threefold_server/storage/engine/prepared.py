@@ -10,12 +10,17 @@ import json
 from collections import namedtuple
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 from sqlalchemy import Boolean, ColumnElement, Connection, Dialect, Text, any_, bindparam, func, select, tuple_
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import ARRAY
 from sqlalchemy.types import NullType, TypeDecorator
+
+T = TypeVar("T")
+
+Pending: TypeAlias = Callable[[], T]
+"""The result of statements that have been sent: a call waits for it and returns it."""
 
 Processor = Callable[[Any], Any]
 
@@ -53,9 +58,9 @@ class Prepared:
 
     def all(self, connection: Connection, **values: Any) -> list[Any]:
         """Run it and fetch every row."""
-        return self.start(connection, **values)()
+        return self.send(connection, **values)()
 
-    def start(self, connection: Connection, **values: Any) -> Callable[[], list[Any]]:
+    def send(self, connection: Connection, **values: Any) -> Pending[list[Any]]:
         """Send it now and fetch its rows when called: in a pipelined transaction others may be sent meanwhile."""
         compiled = self._for(connection.dialect)
         cursor = _driver(connection).execute(compiled.sql, compiled.parameters(values))

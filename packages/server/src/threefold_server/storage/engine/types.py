@@ -34,7 +34,7 @@ class Key(TypeDecorator[UUID]):
         return UUID(bytes=value) if isinstance(value, bytes) else value
 
 
-def place(*values: int | UUID) -> ColumnElement[Any]:
+def row_value(*values: int | UUID) -> ColumnElement[Any]:
     """A position in an order, to compare columns with. SQLAlchemy's own type for a UUID is text on SQLite, where no
     text ever equals a key."""
     return tuple_(*(literal(value, Key) if isinstance(value, UUID) else literal(value) for value in values))

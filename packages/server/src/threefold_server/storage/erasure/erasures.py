@@ -6,12 +6,12 @@ import hashlib
 import hmac
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select
 
-from threefold_server.storage.engine.prepared import Prepared, PreparedAmong
+from threefold_server.storage.engine.prepared import Pending, Prepared, PreparedAmong
 from threefold_server.storage.engine.pseudonyms import pseudonyms
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.store_secrets import store_secret
@@ -30,9 +30,9 @@ def erasure_secret(connection: Connection) -> bytes:
     return store_secret(connection, _SECRET)
 
 
-def start_any_erased(connection: Connection, owner: UUID) -> Callable[[], bool]:
+def send_any_erased(connection: Connection, owner: UUID) -> Pending[bool]:
     """Whether anything of an owner was erased lately; nearly always not, which saves the closer look."""
-    rows = _ANY_ERASED.start(connection, owner=owner)
+    rows = _ANY_ERASED.send(connection, owner=owner)
     return lambda: bool(rows())
 
 

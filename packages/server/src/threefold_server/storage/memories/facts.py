@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +12,7 @@ from sqlalchemy import Connection, and_, bindparam, func, insert, or_, select, u
 from threefold.contract import Memory, SourceRange
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Reach, ScopeFilter
-from threefold_server.storage.engine.prepared import Prepared, PreparedAmong
+from threefold_server.storage.engine.prepared import Pending, Prepared, PreparedAmong
 from threefold_server.storage.engine.scope import FACTS, managed, visible, visible_to
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import fact_sources, facts, owners, sessions
@@ -191,15 +191,15 @@ def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) ->
     return _SHARED.all(connection, wanted) if owner is None else _OWN.all(connection, wanted, owner=owner)
 
 
-def start_citations(connection: Connection, owner: UUID) -> Callable[[], list[Any]]:
+def send_citations(connection: Connection, owner: UUID) -> Pending[list[Any]]:
     """(fact, valid_from, valid_to, session, from_seq, upto_seq) of the turns that each version of an owner's facts
     rests on; the rows when called."""
-    return _CITED.start(connection, owner=owner)
+    return _CITED.send(connection, owner=owner)
 
 
-def start_history(connection: Connection, scope: ScopeFilter, at: int) -> Callable[[], list[Any]]:
+def send_history(connection: Connection, scope: ScopeFilter, at: int) -> Pending[list[Any]]:
     """The superseded versions that held at a moment, as far as the scope sees them; their rows when called."""
-    return _HISTORY.start(connection, **visible_to(scope), at=at)
+    return _HISTORY.send(connection, **visible_to(scope), at=at)
 
 
 _CITED = Prepared(

@@ -17,7 +17,7 @@ from threefold.contract import ListRequest, Memory
 from threefold_server.rules.access import ScopeFilter
 from threefold_server.storage.engine.scope import FACTS, visible, visible_to
 from threefold_server.storage.engine.tables import facts, turns
-from threefold_server.storage.engine.types import place
+from threefold_server.storage.engine.types import row_value
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import turn_memories as episodes
 from threefold_server.text.redaction import Redact
@@ -116,4 +116,4 @@ def after_position(
     if kind != after.kind:
         return or_(earlier, here) if kind < after.kind else earlier
     values = (UUID(after.key), after.seq)[: len(key)]
-    return or_(earlier, and_(here, tuple_(*key) < place(*values)))
+    return or_(earlier, and_(here, tuple_(*key) < row_value(*values)))

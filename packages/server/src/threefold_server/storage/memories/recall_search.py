@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,6 +16,7 @@ from threefold_server.rules.access import ScopeFilter
 from threefold_server.rules.ranking import Corpus, Place, Ranked, Row, rank
 from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.deadline import check_in_time
+from threefold_server.storage.engine.prepared import Pending
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import facts, search
 from threefold_server.storage.memories import turn_memories as episodes
@@ -47,8 +48,8 @@ class Search:
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
         """Memories in order of score, and how many turns have no vector yet."""
-        own = self._start_own(connection) if self.own else None
-        shared = self._start(connection, search.shared_pool(self.limits)) if self.shared else None
+        own = self._send_own(connection) if self.own else None
+        shared = self._send_pool(connection, search.shared_pool(self.limits)) if self.shared else None
         found: list[RecalledMemory] = []
         pending = 0
         if own is not None:
@@ -58,13 +59,13 @@ class Search:
             found += self._hydrate(connection, None, self._rank(*shared(), {}), {})
         return sorted(found, key=lambda memory: -memory.score), pending
 
-    def _start_own(self, connection: Connection) -> Callable[[], tuple[list[Ranked], Past, int]]:
+    def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Past, int]]:
         pool = search.own_pool(self.scope, self.limits)
-        unindexed = episodes.start_unindexed(connection, self.scope)
-        pending = search.start_pending(connection, pool)
-        citations = facts.start_citations(connection, self.scope.owner)
-        history = self._start_history(connection)
-        candidates = self._start(connection, pool)
+        unindexed = episodes.send_unindexed(connection, self.scope)
+        pending = search.send_unembedded_count(connection, pool)
+        citations = facts.send_citations(connection, self.scope.owner)
+        history = self._send_history(connection)
+        candidates = self._send_pool(connection, pool)
 
         def finish() -> tuple[list[Ranked], Past, int]:
             tail, unread = self._tail(unindexed())
@@ -78,11 +79,11 @@ class Search:
 
         return finish
 
-    def _start_history(self, connection: Connection) -> Callable[[], Past]:
+    def _send_history(self, connection: Connection) -> Pending[Past]:
         """What held at the moment asked about and no longer does; nothing in a recall about the present."""
         if self.limits.until is None:
             return dict
-        rows = facts.start_history(connection, self.scope, self.limits.until)
+        rows = facts.send_history(connection, self.scope, self.limits.until)
         least = self.limits.min_trust or 0.0
         return lambda: {row.fact: row for row in rows() if row.trust >= least}
 
@@ -104,11 +105,11 @@ class Search:
         at = self.limits.until
         return valid_to is None if at is None else valid_from <= at and (valid_to is None or at < valid_to)
 
-    def _start(self, connection: Connection, pool: search.Pool) -> Callable[[], tuple[list[Row], Corpus]]:
+    def _send_pool(self, connection: Connection, pool: search.Pool) -> Pending[tuple[list[Row], Corpus]]:
         """Send every statement of one pool's search; its candidates and its corpus when called."""
-        corpus = search.start_corpus(connection, pool)
-        lexical = search.start_lexical(connection, pool, query_terms(self.query))
-        dense = None if self.vector is None else search.start_dense(connection, pool, self.vector, self.embedder)
+        corpus = search.send_corpus(connection, pool)
+        lexical = search.send_lexical(connection, pool, query_terms(self.query))
+        dense = None if self.vector is None else search.send_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
     def _rank(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[Place]]) -> list[Ranked]:

@@ -1,8 +1,8 @@
 """The query side of the index: what the owner's own items have in common with a query, by words and by meaning.
 
 Every statement is bound to one pool (the owner's, or the shared one) and to the scope filter, so that the work done
-and the statistics used never depend on other tenants. A `start_` function sends its statement and returns what fetches
-the result, so that all of a search take one round trip on Postgres.
+and the statistics used never depend on other tenants. A `send_` function sends its statement and returns a
+`Pending` result, so that all statements of a search take one round trip on Postgres.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sqlalchemy import (
 
 from threefold_server.rules.access import SHARED_POOL, ScopeFilter
 from threefold_server.rules.ranking import Corpus, Row
-from threefold_server.storage.engine.prepared import Prepared, among, texts
+from threefold_server.storage.engine.prepared import Pending, Prepared, among, texts
 from threefold_server.storage.engine.scope import PASSAGES, visible, visible_to
 from threefold_server.storage.engine.tables import passages, postings
 from threefold_server.storage.engine.types import PgVector
@@ -83,29 +83,29 @@ def shared_pool(limits: Limits) -> Pool:
     return Pool(True, {**limits.values, "pool": SHARED_POOL})
 
 
-def start_corpus(connection: Connection, pool: Pool) -> Callable[[], Corpus]:
+def send_corpus(connection: Connection, pool: Pool) -> Pending[Corpus]:
     """The number of passages in a pool and their mean length in terms."""
-    rows = _CORPUS.start(connection, pool=pool.values["pool"])
+    rows = _CORPUS.send(connection, pool=pool.values["pool"])
     return lambda: _to_corpus(*rows()[0])
 
 
-def start_lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> Callable[[], list[Row]]:
+def send_lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> Pending[list[Row]]:
     """Every passage that has one of the terms, once per term."""
-    return _LEXICAL[pool.shared].start(connection, **pool.values, terms=texts(connection, terms))
+    return _LEXICAL[pool.shared].send(connection, **pool.values, terms=texts(connection, terms))
 
 
-def start_dense(connection: Connection, pool: Pool, query: Vector, embedder: str) -> Callable[[], list[Row]]:
+def send_dense(connection: Connection, pool: Pool, query: Vector, embedder: str) -> Pending[list[Row]]:
     """The nearest passages with their cosines. Only vectors of the query's embedder: during a `reembed` another
     process may store those of the next one already."""
     if connection.dialect.name == "sqlite":
-        vectors = _VECTORS[pool.shared].start(connection, **pool.values, embedder=embedder)
+        vectors = _VECTORS[pool.shared].send(connection, **pool.values, embedder=embedder)
         return lambda: _nearest_of(vectors(), query)
-    return _NEAREST[pool.shared].start(connection, **pool.values, query=query, embedder=embedder)
+    return _NEAREST[pool.shared].send(connection, **pool.values, query=query, embedder=embedder)
 
 
-def start_pending(connection: Connection, pool: Pool) -> Callable[[], int]:
+def send_unembedded_count(connection: Connection, pool: Pool) -> Pending[int]:
     """How many memories of the pool only words find, as their vector is not there yet."""
-    rows = _PENDING[pool.shared].start(connection, **pool.values)
+    rows = _UNEMBEDDED[pool.shared].send(connection, **pool.values)
     return lambda: int(rows()[0][0])
 
 
@@ -176,7 +176,7 @@ def _vectors(condition: ColumnElement[bool], _: str) -> Any:
     return select(*raw, *_PLACE[1:]).where(condition, passages.c.embedder == bindparam("embedder"))
 
 
-def _pending(condition: ColumnElement[bool], _: str) -> Any:
+def _unembedded(condition: ColumnElement[bool], _: str) -> Any:
     # Of a long turn several passages may wait. Distinct and in this order, SQLite reads the index of those that wait;
     # a plain count read every passage of the owner, 20 ms at 20,000.
     waiting = select(passages.c.source, passages.c.seq).where(condition, passages.c.embedder.is_(None)).distinct()
@@ -189,4 +189,4 @@ _CORPUS = Prepared(
 _LEXICAL = _for_both_pools(_lexical, Row._make)
 _NEAREST = _for_both_pools(_nearest, Row._make)
 _VECTORS = _for_both_pools(_vectors, tuple)
-_PENDING = _for_both_pools(_pending, tuple)
+_UNEMBEDDED = _for_both_pools(_unembedded, tuple)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +15,7 @@ from threefold_server.rules.access import Reach, ScopeFilter
 from threefold_server.rules.trust import origin_of, trust_of
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.deadline import check_in_time
-from threefold_server.storage.engine.prepared import Prepared, PreparedAmong
+from threefold_server.storage.engine.prepared import Pending, Prepared, PreparedAmong
 from threefold_server.storage.engine.scope import EPISODES, visible, visible_to
 from threefold_server.storage.engine.tables import sessions, tasks, turns
 from threefold_server.storage.engine.types import AnyRow
@@ -59,12 +59,12 @@ def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[
     return _AT_PLACES.all(connection, places, **visible_to(scope))
 
 
-def start_unindexed(connection: Connection, scope: ScopeFilter) -> Callable[[], list[Any]]:
+def send_unindexed(connection: Connection, scope: ScopeFilter) -> Pending[list[Any]]:
     """Send for the episodes too new for the index; their rows when called, the newest first.
 
     `content` is None in those beyond `TAIL_CHARS`.
     """
-    rows = _UNINDEXED.start(connection, **visible_to(scope), most=TAIL_CHARS)
+    rows = _UNINDEXED.send(connection, **visible_to(scope), most=TAIL_CHARS)
     if connection.dialect.name != "sqlite":
         return rows
     return lambda: _with_contents(connection, scope.owner, rows())

@@ -8,7 +8,7 @@ general way, which is left for all else, takes nine and two round trips: twice t
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 
 from threefold_server.rules.access import ScopeFilter
-from threefold_server.storage.engine.prepared import Prepared
+from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.tables import erased_turns, owners, sessions, tasks, turns
 from threefold_server.storage.engine.types import Key
 from threefold_server.storage.sessions.sessions import ADVANCED, COUNTERS, OWN, SessionRow
@@ -52,13 +52,13 @@ class Marks:
     idle_at: int | None
 
 
-def start_append(
+def send_append(
     connection: Connection, scope: ScopeFilter, rows: Sequence[dict[str, Any]], marks: Marks, now: int
-) -> Callable[[], SessionRow | None]:
+) -> Pending[SessionRow | None]:
     """Append rows (numbered from 1) to a session; what it was before, or None if this is for the general way."""
     key = {"own": scope.owner, "which": scope.session}
     _LOCK.run(connection, **key)  # so that the next statement sees all that was committed before it had the lock
-    found = _APPEND.start(
+    found = _APPEND.send(
         connection,
         **key,
         rows=json.dumps(rows, ensure_ascii=False),  # as any other text, whatever the encoding of the database

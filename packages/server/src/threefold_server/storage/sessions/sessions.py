@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -23,10 +22,10 @@ from sqlalchemy import (
 from threefold.contract import Session
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Principal, Reach, ScopeFilter
-from threefold_server.storage.engine.prepared import Prepared
+from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.statements import insert_for
 from threefold_server.storage.engine.tables import owners, sessions
-from threefold_server.storage.engine.types import AnyRow, place
+from threefold_server.storage.engine.types import AnyRow, row_value
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ def lock_owner(connection: Connection, owner: UUID) -> None:
     connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update(key_share=True))
 
 
-def start_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Callable[[], SessionRow]:
+def send_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Pending[SessionRow]:
     """Create the session if needed and lock its row: writers of one session go one after another."""
     values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}
-    rows = _LOCK.start(connection, **values, created_at=now, updated_at=now)
+    rows = _LOCK.send(connection, **values, created_at=now, updated_at=now)
     return lambda: SessionRow(*rows()[0])
 
 
@@ -63,9 +62,9 @@ def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, t
     _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
-def start_turns_held(connection: Connection, owner: UUID) -> Callable[[], int]:
+def send_turns_held(connection: Connection, owner: UUID) -> Pending[int]:
     """How many turns an owner has, in all sessions."""
-    rows = _HELD.start(connection, owner=owner)
+    rows = _HELD.send(connection, owner=owner)
     return lambda: rows()[0].held
 
 
@@ -98,7 +97,7 @@ def list_sessions(
     if scope.reach < Reach.user:
         statement = statement.where(sessions.c.agent == scope.agent)
     if after is not None:
-        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < place(*after))
+        statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < row_value(*after))
     statement = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit)
     return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
 

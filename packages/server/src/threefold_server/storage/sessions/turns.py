@@ -12,7 +12,7 @@ from threefold.contract import Turn, TurnIn
 from threefold_server.clock import from_micros, to_micros
 from threefold_server.rules.access import Reach
 from threefold_server.storage.engine import excerpts
-from threefold_server.storage.engine.prepared import Prepared, among, texts
+from threefold_server.storage.engine.prepared import Pending, Prepared, among, texts
 from threefold_server.storage.engine.tables import sessions, turns
 from threefold_server.storage.engine.types import AnyRow
 
@@ -25,11 +25,11 @@ PAGE_CHARS = 16_000_000
 """Characters of contents and payloads that one page holds; a page always holds one turn."""
 
 
-def start_contents(
+def send_contents(
     connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]
-) -> Callable[[], dict[str, dict[str, Any]]]:
+) -> Pending[dict[str, dict[str, Any]]]:
     """What a session holds under the ids that writers gave, to tell a retry from a clash."""
-    rows = _BY_IDS.start(connection, owner=owner, session=session, ids=texts(connection, ids))
+    rows = _BY_IDS.send(connection, owner=owner, session=session, ids=texts(connection, ids))
     return lambda: {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in rows()}
 
 

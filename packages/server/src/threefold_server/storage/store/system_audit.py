@@ -16,7 +16,7 @@ from threefold_server.clock import from_micros
 from threefold_server.storage.engine.pseudonyms import known_names
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import audit, store
-from threefold_server.storage.engine.types import AnyRow, place
+from threefold_server.storage.engine.types import AnyRow, row_value
 from threefold_server.storage.store.audit import STORE
 
 AT_ONCE = 1_000
@@ -80,7 +80,7 @@ def page(
     """Entries, the newest first, each with its position; with a name where the store still knows one."""
     statement = select(audit).order_by(audit.c.at.desc(), audit.c.entry.desc()).limit(limit)
     if after is not None:
-        statement = statement.where(tuple_(audit.c.at, audit.c.entry) < place(*after))
+        statement = statement.where(tuple_(audit.c.at, audit.c.entry) < row_value(*after))
     rows = connection.execute(statement).all()
     people = {key for row in rows for key in (row.owner, row.actor) if key is not None}
     names: dict[UUID | None, str] = {**known_names(connection, people)}

@@ -14,7 +14,7 @@ from threefold.contract import Memory
 from threefold.contract.admin import AdminListRequest, Owner, StoreUsage
 from threefold_server.clock import from_micros
 from threefold_server.storage.engine.tables import facts, items, owners, passages, sessions, threads, turns
-from threefold_server.storage.engine.types import AnyRow, place
+from threefold_server.storage.engine.types import AnyRow, row_value
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import turn_memories as episodes
 from threefold_server.storage.memories.listing import EPISODE, FACT, Position, after_position
@@ -38,7 +38,7 @@ def owner_page(
     """Those of whom something is kept, the oldest first, each with its position."""
     statement = select(owners, *_sums(lambda table: table.c.owner == owners.c.owner))
     if after is not None:
-        statement = statement.where(tuple_(owners.c.created_at, owners.c.owner) > place(*after))
+        statement = statement.where(tuple_(owners.c.created_at, owners.c.owner) > row_value(*after))
     ordered = statement.where(_HAS_MEMORY).order_by(owners.c.created_at, owners.c.owner).limit(limit)
     return [((row.created_at, row.owner.hex), _to_owner(row)) for row in connection.execute(ordered)]
 
