@@ -140,7 +140,7 @@ async def test_spent_budget_waits_for_the_next_day(
         assert (status.state, getattr(status, work.progress)) == ("pending", 0)
         assert status.reason is not None
         assert "attempt 1 of 8 follows at 2023-11-15T00:0" in status.reason
-        assert status.reason.endswith(f"the {whose}'s model budget of this day is spent")
+        assert status.reason.endswith(f"the {whose}'s model budget for today is spent")
         assert world.task("s2", work.kind).attempts == 0
         await world.settle_in_time()
         assert world.clock.now // DAY == START // DAY + 1

@@ -11,7 +11,7 @@ __all__ = ["LocalMemory", "LocalService", "local_memory"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the app only for those who use it here: the commands and the pure parts start faster without."""
+    """Import the app on first use: commands and pure modules start faster without it."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from threefold_server import local

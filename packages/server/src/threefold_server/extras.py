@@ -1,4 +1,4 @@
-"""Which of the packages that extras bring are there."""
+"""Whether an optional package is installed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from importlib.util import find_spec
 
 
 def installed(package: str) -> bool:
-    """Whether a package is there, without loading it. A mere directory of that name, in somebody's project, is none."""
+    """Return True if a package is installed, without importing it.
+
+    A plain directory of that name does not count as the package.
+    """
     try:
         found = find_spec(package)
-    except ModuleNotFoundError:  # nor is what it would be in
+    except ModuleNotFoundError:  # its parent package is missing
         return False
     return found is not None and found.origin is not None

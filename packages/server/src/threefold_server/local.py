@@ -23,9 +23,19 @@ URL = f"http://{HOST}"
 
 
 class LocalService:
-    """The app in a thread and an event loop of its own, so that it serves synchronous callers and any event loop.
+    """The service inside this process, in a thread with its own event loop, for several clients.
 
-    Without a data directory the store is a temporary one, gone at the end.
+    It serves synchronous callers and callers on any event loop.
+
+    Args:
+        data: Directory of the store; by default a temporary one that is deleted at the end.
+        **settings: Fields of `Settings`. The environment's `THREEFOLD_DATABASE_URL` is ignored.
+
+    Example:
+        ```python
+        with LocalService() as service, service.client(user="ana", agent="support") as memory:
+            memory.write("s1", [{"role": "user", "content": "I deploy on Fridays."}])
+        ```
     """
 
     def __init__(self, data: Path | str | None = None, **settings: Any) -> None:
@@ -36,9 +46,9 @@ class LocalService:
         self._app_transport: httpx.ASGITransport | None = None
 
     def __enter__(self) -> Self:
-        with ExitStack() as stack:  # undone as a whole where a step fails
+        with ExitStack() as stack:  # closes what was opened if a step fails
             data = self._data or stack.enter_context(tempfile.TemporaryDirectory(prefix="threefold-"))
-            # The store is the one named here, whatever database the environment names for a service.
+            # `data` names the store, even if the environment names a database for a service.
             settings: dict[str, Any] = {"database_url": None, "data": Path(data), **self._settings}
             app = create_app(Settings(**settings))
             portal = stack.enter_context(start_blocking_portal())
@@ -56,26 +66,30 @@ class LocalService:
         self._portal = None
 
     def client(self, user: str | None = None, agent: str | None = None, **options: Any) -> MemoryClient:
-        """A synchronous client for one identity."""
+        """Return a synchronous client for one identity; `options` are those of `MemoryClient`."""
         return MemoryClient(URL, user=user, agent=agent, transport=self.transport(), **options)
 
     def async_client(self, user: str | None = None, agent: str | None = None, **options: Any) -> AsyncMemoryClient:
-        """An asynchronous client for one identity, usable from any event loop."""
+        """Return an asynchronous client for one identity, usable on any event loop."""
         return AsyncMemoryClient(URL, user=user, agent=agent, transport=_AsyncTransport(self), **options)
 
     def transport(self) -> httpx.BaseTransport:
-        """For any other httpx client that is to reach the app."""
+        """Return a transport with which any httpx client reaches the service."""
         return _SyncTransport(self)
 
     def submit(self, request: httpx.Request) -> Future[httpx.Response]:
-        """Send a request to the app; raises `httpx.ConnectError` when it is not running."""
+        """Send a request to the service from any thread.
+
+        Raises:
+            httpx.ConnectError: The service is not running.
+        """
         if self._portal is None:
             raise httpx.ConnectError("the local service is closed", request=request)
         return self._portal.start_task_soon(self._send, request)
 
     async def _send(self, request: httpx.Request) -> httpx.Response:
         assert self._app_transport is not None
-        if request.url.host == request.headers.get("Host") == HOST:  # our own name, which no network leads to
+        if request.url.host == request.headers.get("Host") == HOST:  # the name in URL; no network resolves it
             request.headers["Host"] = "localhost"
         response = await self._app_transport.handle_async_request(request)
         content = await response.aread()
@@ -83,7 +97,7 @@ class LocalService:
 
 
 class LocalMemory:
-    """One client over a service of its own: `with` gives a `MemoryClient`, `async with` an `AsyncMemoryClient`."""
+    """A service with one client: `with` gives a `MemoryClient`, `async with` an `AsyncMemoryClient`."""
 
     def __init__(self, service: LocalService, user: str | None, agent: str | None) -> None:
         self._service = service
@@ -106,9 +120,19 @@ class LocalMemory:
 def local_memory(
     data: Path | str | None = None, *, user: str | None = None, agent: str | None = None, **settings: Any
 ) -> LocalMemory:
-    """The embedded service and one client: `with local_memory() as memory: memory.write(...)`.
+    """Return a service inside this process with one client. For several identities use `LocalService`.
 
-    `settings` are those of `Settings`; for several identities on one store use `LocalService`.
+    Args:
+        data: Directory of the store; by default a temporary one that is deleted at the end.
+        user: The user of every call; `local` by default.
+        agent: The agent of every call; `local` by default.
+        **settings: Fields of `Settings`.
+
+    Example:
+        ```python
+        with local_memory() as memory:
+            memory.write("s1", [{"role": "user", "content": "I deploy on Fridays."}])
+        ```
     """
     return LocalMemory(LocalService(data, **settings), user, agent)
 

@@ -1,4 +1,4 @@
-"""What every use case works with: one object, composed in `app.py`."""
+"""The open resources that every operation gets, in one object."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from threefold_server.text.redaction import Redact, build_redactor
 
 
 def ticks() -> int:
-    """Microseconds on a clock that nobody sets: for durations in one process, such as rates and caches."""
+    """Return microseconds of a monotonic clock, for durations within one process."""
     return time.monotonic_ns() // 1_000
 
 
-def _nobody_to_wake() -> None:
-    """Without workers in this process, those of other processes find the work by themselves."""
+def _no_workers() -> None:
+    """Do nothing: without workers in this process, those of other processes find the work by polling."""
 
 
 class Refusal(NamedTuple):
-    """What was refused to whom; nobody, where the identity itself was."""
+    """A refused operation. `caller` is None if the identity itself was refused."""
 
     caller: Principal | None
     operation: str
@@ -37,28 +37,28 @@ class Refusal(NamedTuple):
 
 @dataclass
 class Service:
-    """The open resources of one running service."""
+    """The resources of one running service, opened by `app.open_service`."""
 
     settings: Settings
     database: Database
     embedder: Embedder
     summarizer: Summarizer
     extractor: Extractor | None = None
-    """Draws facts from turns; without one, facts are what somebody saves."""
+    """Extracts facts from turns. None: callers save facts, and no model is asked."""
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], int] = now_micros
-    """The time of day, as stored. It may be set back: how long something takes is told by `ticks`."""
+    """The system time that is stored, in microseconds. It may jump, so durations use `ticks`."""
     ticks: Callable[[], int] = ticks
-    wake: Callable[[], None] = _nobody_to_wake
-    """Tells workers in this process that something is due."""
+    wake: Callable[[], None] = _no_workers
+    """Tells the workers of this process that a task is due."""
     reads: Counter[tuple[UUID, UUID]] = field(default_factory=Counter[tuple[UUID, UUID]])
-    """(owner, fact) -> recalls not yet written down; counting must not slow a read."""
+    """(owner, fact) -> recalls not yet stored. They are stored later, so that counting does not slow a read."""
     key_uses: dict[str, int] = field(default_factory=dict[str, int])
-    """Key id -> its last use, not yet written down."""
+    """Key id -> time of its last use, not yet stored."""
     refusals: Counter[Refusal] = field(default_factory=Counter[Refusal])
-    """Refusals not yet written into the audit: a flood of them costs an entry every few seconds."""
+    """Refusals not yet in the audit. They are stored as counts, so that a flood adds an entry every few seconds."""
     redact: Redact = field(init=False)
-    """Takes secrets out of a text, as the store's policy says."""
+    """Removes secrets from a text, as the setting `redact` says."""
 
     def __post_init__(self) -> None:
         self.redact = build_redactor(self.settings.redact)

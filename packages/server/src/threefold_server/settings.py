@@ -1,4 +1,4 @@
-"""Every setting of the service. This is the only place that reads the environment."""
+"""Every setting of the service. No other module of the service reads environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from threefold_server.extras import installed
 from threefold_server.text.redaction import Policy
 
 PREFIX = "THREEFOLD_"
-MIN_SECRET_BYTES = 32  # as many as the hash of HS256 has
+MIN_SECRET_BYTES = 32  # the length of the hash of HS256
 PUBLIC_KEY_ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA".split())
 SECRET_ALGORITHMS = frozenset({"HS256", "HS384", "HS512"})
 HOST = re.compile(r"[a-z0-9_-][a-z0-9._-]*|[0-9a-f:.]*:[0-9a-f:.]*")
@@ -26,96 +26,179 @@ LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class Settings(BaseSettings):
-    """Settings by argument, else by environment variable (`THREEFOLD_` and the name in capitals), else the default."""
+    """The settings of one service.
+
+    A value is taken from the argument, else from the environment variable (`THREEFOLD_` and the name in capitals), else
+    from the default. The descriptions are the help of `threefold serve`, which adds the default and the variable.
+    """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
     data: Path = Field(default=Path("memory"), description="Directory of the embedded SQLite database.")
-    database_url: SecretStr | None = Field(default=None, description="postgresql://... for production.")
-    host: str = "127.0.0.1"
-    port: int = Field(default=8181, ge=0, le=65535)
+    database_url: SecretStr | None = Field(
+        default=None, description="URL of a Postgres database (postgresql://...), in place of `data`."
+    )
+    host: str = Field(default="127.0.0.1", description="Address to listen on; mode dev allows loopback only.")
+    port: int = Field(default=8181, ge=0, le=65535, description="TCP port to listen on; 0: any free port.")
 
-    mode: Literal["dev", "keys", "jwt", "gateway"] = Field(default="dev", description="Where identity comes from.")
+    mode: Literal["dev", "keys", "jwt", "gateway"] = Field(
+        default="dev", description="How the service learns who is calling."
+    )
     allowed_hosts: str | None = Field(
-        default=None, description="Names of this service beside loopback; unset: none in mode dev, any in the others."
+        default=None,
+        description="Comma-separated host names of this service beside loopback; unset: none in mode dev, else any.",
     )
-    allow_user_level: bool = Field(default=False, description="Dev mode: let unverified users read level `user`.")
-    allow_admin: bool = Field(default=False, description="Dev mode: let unverified callers administer the store.")
-    max_read_level: CallerLevel = Field(default="agent", description="The store's ceiling; no key reaches above it.")
-    allow_self: bool = Field(default=False, description="Modes jwt, gateway: a caller without a user is its agent.")
-    reads_shared: bool = Field(default=True, description="Callers may read the shared partition.")
-    failure_mode: Literal["soft", "strict"] = Field(default="soft", description="Advice to clients.")
-    store_name: str = Field(default="default", min_length=1, max_length=128, description="What clients call the store.")
-    mcp: bool | None = Field(default=None, description="Serve MCP at /mcp; unset: if [mcp] is installed.")
+    allow_user_level: bool = Field(default=False, description="Mode dev: let unverified callers read level `user`.")
+    allow_admin: bool = Field(default=False, description="Mode dev: let unverified callers administer the store.")
+    max_read_level: CallerLevel = Field(default="agent", description="Highest level that any caller may read.")
+    allow_self: bool = Field(
+        default=False, description="Modes jwt, gateway: accept callers without a user as their agent acting for itself."
+    )
+    reads_shared: bool = Field(default=True, description="Let callers read shared facts.")
+    failure_mode: Literal["soft", "strict"] = Field(
+        default="soft", description="What clients do in an outage: answer without memory, or raise."
+    )
+    store_name: str = Field(
+        default="default", min_length=1, max_length=128, description="Name of the store that clients show."
+    )
+    mcp: bool | None = Field(default=None, description="Serve MCP at /mcp; unset: if the [mcp] extra is installed.")
 
-    jwt_jwks_url: str | None = Field(default=None, description="Where the issuer publishes its keys.")
-    jwt_jwks_file: Path | None = Field(default=None, description="A file with the issuer's keys.")
-    jwt_jwks_seconds: float = Field(default=300.0, gt=0, description="The issuer's keys are read anew after this.")
-    jwt_secret: SecretStr | None = None
-    jwt_algorithms: str | None = Field(default=None, description="Unset: RS256,ES256; with a secret, HS256.")
-    jwt_issuer: str | None = Field(default=None, min_length=1, description="`iss` of every token.")
-    jwt_audience: str | None = Field(default=None, min_length=1, description="This service, in `aud` of every token.")
-    jwt_leeway: float = Field(default=30.0, ge=0, le=600, description="Seconds that clocks may differ.")
-    jwt_user_claim: str = Field(default="sub", min_length=1, description="The claim that is the user.")
-    jwt_agent_claim: str = Field(default="client_id", min_length=1, description="The claim that is the agent.")
-    jwt_level_claim: str | None = Field(default=None, description="The claim that is the ceiling; unset: the store's.")
-    jwt_share: str | None = Field(default=None, description="claim or claim=value of those that may share.")
-    jwt_admin: str | None = Field(default=None, description="claim or claim=value of administrators.")
-    gateway_secret: SecretStr | None = None
-    gateway_networks: str = Field(default="127.0.0.0/8,::1/128", description="Where the gateway calls from.")
-    gateway_secret_header: str = Field(default="x-threefold-gateway-secret", min_length=1)
-    gateway_user_header: str = Field(default="x-threefold-user", min_length=1)
-    gateway_agent_header: str = Field(default="x-threefold-agent", min_length=1)
-    gateway_level_header: str | None = Field(default=None, description="The ceiling; unset: the store's.")
-    gateway_share_header: str | None = Field(default=None, description="`true` for those that may share.")
-    gateway_admin_header: str | None = Field(default=None, description="`true` for administrators.")
+    jwt_jwks_url: str | None = Field(default=None, description="URL of the issuer's public keys (JWKS).")
+    jwt_jwks_file: Path | None = Field(default=None, description="File with the issuer's public keys (JWKS).")
+    jwt_jwks_seconds: float = Field(default=300.0, gt=0, description="Seconds until the issuer's keys are read again.")
+    jwt_secret: SecretStr | None = Field(default=None, description="Secret that signs tokens, in place of public keys.")
+    jwt_algorithms: str | None = Field(
+        default=None, description="Accepted algorithms, comma-separated; unset: RS256,ES256, or HS256 with jwt_secret."
+    )
+    jwt_issuer: str | None = Field(
+        default=None, min_length=1, description="Value that the claim `iss` of every token must have."
+    )
+    jwt_audience: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name of this service, which the claim `aud` of every token must contain.",
+    )
+    jwt_leeway: float = Field(
+        default=30.0, ge=0, le=600, description="Seconds that the clocks of issuer and service may differ."
+    )
+    jwt_user_claim: str = Field(default="sub", min_length=1, description="Claim with the user.")
+    jwt_agent_claim: str = Field(default="client_id", min_length=1, description="Claim with the agent.")
+    jwt_level_claim: str | None = Field(
+        default=None, description="Claim with the caller's ceiling; unset: max_read_level."
+    )
+    jwt_share: str | None = Field(
+        default=None, description="Callers that may save shared facts: a claim that is true, or claim=value."
+    )
+    jwt_admin: str | None = Field(default=None, description="Administrators: a claim that is true, or claim=value.")
+    gateway_secret: SecretStr | None = Field(default=None, description="Secret that the gateway sends in a header.")
+    gateway_networks: str = Field(
+        default="127.0.0.0/8,::1/128", description="Networks that the gateway calls from, comma-separated."
+    )
+    gateway_secret_header: str = Field(
+        default="x-threefold-gateway-secret", min_length=1, description="Header with the gateway's secret."
+    )
+    gateway_user_header: str = Field(default="x-threefold-user", min_length=1, description="Header with the user.")
+    gateway_agent_header: str = Field(default="x-threefold-agent", min_length=1, description="Header with the agent.")
+    gateway_level_header: str | None = Field(
+        default=None, description="Header with the caller's ceiling; unset: max_read_level."
+    )
+    gateway_share_header: str | None = Field(
+        default=None, description="Header that is `true` for callers that may save shared facts."
+    )
+    gateway_admin_header: str | None = Field(default=None, description="Header that is `true` for administrators.")
 
-    token_budget: int = Field(default=4096, ge=1, description="Tokens of a recalled block.")
-    event_cap: int = Field(default=2000, ge=1, description="Turns a window holds at most.")
-    compaction_trigger: int = Field(default=0, ge=0, description="Undigested tokens that start a fold; 0: the budget.")
-    compaction_target: int = Field(default=0, ge=0, description="Undigested tokens left by a fold; 0: half of it.")
-    rolling_summary: bool = Field(default=True, description="Keep a digest of turns that left the window.")
-    top_k: int = Field(default=10, ge=0, description="Memories per recall unless the caller says otherwise.")
-    min_score: float = Field(default=0.25, ge=0, le=1, description="Least absolute score of a recalled memory.")
-    fact_expiry_days: float | None = Field(default=None, gt=0, description="New facts expire after this; unset: never.")
-    turn_retention_days: float | None = Field(default=None, gt=0, description="Turns are erased after this.")
-    audit_retention_days: float | None = Field(default=None, gt=0, description="Audit entries are kept this long.")
+    token_budget: int = Field(default=4096, ge=1, description="Most tokens of a recalled block.")
+    event_cap: int = Field(default=2000, ge=1, description="Most turns of a window.")
+    compaction_trigger: int = Field(
+        default=0, ge=0, description="Undigested tokens above which a fold starts; 0: token_budget."
+    )
+    compaction_target: int = Field(
+        default=0, ge=0, description="Undigested tokens that a fold leaves; 0: half of token_budget."
+    )
+    rolling_summary: bool = Field(default=True, description="Keep a digest of the turns before the window.")
+    top_k: int = Field(default=10, ge=0, description="Most memories of a recall that names no number.")
+    min_score: float = Field(
+        default=0.25, ge=0, le=1, description="Lowest score, cosine or coverage, of a recalled memory (0 to 1)."
+    )
+    fact_expiry_days: float | None = Field(
+        default=None, gt=0, description="Days until a new fact expires; unset: never."
+    )
+    turn_retention_days: float | None = Field(
+        default=None, gt=0, description="Days until a turn is erased; unset: never."
+    )
+    audit_retention_days: float | None = Field(
+        default=None, gt=0, description="Days until an audit entry is deleted; unset: never."
+    )
     thread_retention_days: float | None = Field(
-        default=None, gt=0, description="Threads of graphs are erased once nothing was stored in them for this long."
+        default=None, gt=0, description="Days without a write until a graph's thread is erased; unset: never."
     )
 
-    embedder: str = Field(default="minilm", description="minilm, hash, or openai:<model>.")
-    embedder_dimensions: int | None = Field(default=None, ge=1, description="Of an openai embedder we do not know.")
-    minilm_model: Path | None = Field(default=None, description="The MiniLM model file; the packaged one otherwise.")
+    embedder: str = Field(
+        default="minilm", description="Model that embeds texts: minilm (built in), hash (no model) or openai:<model>."
+    )
+    embedder_dimensions: int | None = Field(
+        default=None, ge=1, description="Length of the vectors of an embedder that is not one of OpenAI's."
+    )
+    minilm_model: Path | None = Field(
+        default=None, description="Path of the MiniLM model file; unset: the packaged file."
+    )
     model: str | None = Field(
-        default=None, min_length=1, description="Writes digests, draws facts; unset: none is asked."
+        default=None, min_length=1, description="Chat model that writes digests and extracts facts; unset: no model."
     )
     prompts: Path | None = Field(
-        default=None, description="Directory of a store's own instructions: digest.md, facts.md."
+        default=None, description="Directory of instructions for the model (digest.md, facts.md); unset: built in."
     )
-    model_base_url: str | None = Field(default=None, description="An OpenAI-compatible endpoint.")
-    model_api_key: SecretStr | None = None
-    model_timeout: float = Field(default=60.0, gt=0, description="Seconds one model call may take.")
+    model_base_url: str | None = Field(default=None, description="URL of an OpenAI-compatible endpoint; unset: OpenAI.")
+    model_api_key: SecretStr | None = Field(default=None, description="API key of the endpoint.")
+    model_timeout: float = Field(default=60.0, gt=0, description="Seconds that one model call may take.")
 
-    model_tokens_per_day: int | None = Field(default=None, ge=1, description="Tokens the store's background may use.")
-    model_tokens_per_user_day: int | None = Field(default=None, ge=1, description="Tokens one user's may use.")
-    redact: Policy = Field(default="derived", description="Secrets: off, derived (kept out of memory), all (of turns).")
-    extract_facts: bool | None = Field(default=None, description="Draw facts; unset: if a model is set, with [mem0].")
+    model_tokens_per_day: int | None = Field(
+        default=None, ge=1, description="Tokens that background work may use per day; unset: no limit."
+    )
+    model_tokens_per_user_day: int | None = Field(
+        default=None, ge=1, description="Tokens that one user's background work may use per day; unset: no limit."
+    )
+    redact: Policy = Field(
+        default="derived",
+        description="Remove secrets: off, derived (from what memory makes of turns), all (from turns too).",
+    )
+    extract_facts: bool | None = Field(
+        default=None,
+        description="Extract facts from turns; unset: if a model is set and the [mem0] extra is installed.",
+    )
 
-    consolidate: bool = Field(default=True, description="`serve` also does the background work.")
-    consolidators: int = Field(default=2, ge=1, description="Sessions worked on at once, per process.")
-    idle_seconds: float = Field(default=300.0, gt=0, description="A session without writes for this long is idle.")
-    tier_deadline: float = Field(default=0.5, gt=0, description="Seconds a tier may take before it is degraded.")
-    max_body_bytes: int = Field(default=32 * 2**20, ge=1024)
-    header_timeout: float = Field(default=10.0, gt=0, description="Seconds for a request's headers (default 10).")
-    body_timeout: float = Field(default=120.0, gt=0, description="Seconds for a request's whole body (default 120).")
-    max_connections: int = Field(default=800, ge=1, description="Open connections per process (default 800).")
-    user_requests_per_minute: int | None = Field(default=None, ge=1, description="Of one user; unset: no limit.")
-    key_requests_per_minute: int | None = Field(default=None, ge=1, description="By one key; unset: no limit.")
-    max_turns_per_user: int | None = Field(default=None, ge=1, description="Unset: no quota.")
-    max_facts_per_user: int | None = Field(default=None, ge=1, description="Unset: no quota.")
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    otel: bool = Field(default=False, description="Export OpenTelemetry spans; needs the [otel] extra.")
+    consolidate: bool = Field(default=True, description="Do background work in the processes of `serve`.")
+    consolidators: int = Field(
+        default=2, ge=1, description="Sessions that background work handles at once, per process and kind of work."
+    )
+    idle_seconds: float = Field(
+        default=300.0, gt=0, description="Seconds without a write after which a session is idle."
+    )
+    tier_deadline: float = Field(
+        default=0.5, gt=0, description="Seconds that a tier of a recall may take before it is left out."
+    )
+    max_body_bytes: int = Field(default=32 * 2**20, ge=1024, description="Largest request body in bytes.")
+    header_timeout: float = Field(
+        default=10.0, gt=0, description="Seconds for the headers of a request, and for a pause within its body."
+    )
+    body_timeout: float = Field(default=120.0, gt=0, description="Seconds for the whole body of a request.")
+    max_connections: int = Field(default=800, ge=1, description="Most open connections per process.")
+    user_requests_per_minute: int | None = Field(
+        default=None, ge=1, description="Most requests of one user per minute; unset: no limit."
+    )
+    key_requests_per_minute: int | None = Field(
+        default=None, ge=1, description="Most requests with one key per minute; unset: no limit."
+    )
+    max_turns_per_user: int | None = Field(default=None, ge=1, description="Most turns of one user; unset: no limit.")
+    max_facts_per_user: int | None = Field(
+        default=None, ge=1, description="Most facts of one user, superseded versions included; unset: no limit."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="Lowest level that is logged."
+    )
+    otel: bool = Field(
+        default=False, description="Export OpenTelemetry spans by OTLP over HTTP; needs the [otel] extra."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -126,18 +209,19 @@ class Settings(BaseSettings):
             )
         if self.mode == "dev" and self.host not in LOOPBACK:
             raise ValueError(
-                f"host: mode 'dev' trusts its callers and binds to loopback only, not {self.host!r}; use mode 'keys'"
+                f"host: mode 'dev' trusts its callers and listens on loopback only, "
+                f"not on {self.host!r}; use mode 'keys'"
             )
         if wrong := next((name for name in self.hosts if not HOST.fullmatch(name)), None):
-            raise ValueError(f"allowed_hosts: {wrong!r} is no host name; give names or addresses, without port")
+            raise ValueError(f"allowed_hosts: {wrong!r} is not a host name; give names or addresses without a port")
         if self.allow_user_level and self.max_read_level == "session":
             raise ValueError("allow_user_level: contradicts max_read_level 'session'; leave one of them out")
         if self.prompts and not self.prompts.is_dir():
-            raise ValueError(f"prompts: {str(self.prompts)!r} is no directory")
+            raise ValueError(f"prompts: {str(self.prompts)!r} is not a directory")
         if self.mcp and not installed("mcp"):
             raise ValueError("mcp: needs MCP's Python SDK; install threefold-server[mcp]")
         if self.extract_facts and self.model is None:
-            raise ValueError("extract_facts: needs a model to draw them; set `model`")
+            raise ValueError("extract_facts: needs a model that extracts them; set `model`")
         if self.extract_facts and not installed("mem0"):
             raise ValueError("extract_facts: needs Mem0's prompts; install threefold-server[mem0]")
         if self.otel and not installed("opentelemetry.exporter.otlp.proto.http"):
@@ -145,11 +229,11 @@ class Settings(BaseSettings):
         return self
 
     def check_servable(self) -> None:
-        """Refuse to serve what commands on the store may well be run with."""
+        """Raise ValueError for settings that commands on the store accept and a service must not run with."""
         if self.mode == "dev" and self.max_read_level == "user" and not self.allow_user_level:
             raise ValueError(
-                "max_read_level: mode 'dev' verifies no user, so it reads level 'user' only with allow_user_level "
-                "(`--allow-user-level`); use that, or another mode"
+                "max_read_level: mode 'dev' verifies no user, so level 'user' also needs allow_user_level "
+                "(`--allow-user-level`); set it, or use another mode"
             )
 
     @model_validator(mode="after")
@@ -161,9 +245,12 @@ class Settings(BaseSettings):
         if sum(key is not None for key in (self.jwt_jwks_url, self.jwt_jwks_file, self.jwt_secret)) != 1:
             raise ValueError("mode: 'jwt' needs exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret")
         if self.jwt_issuer is None or self.jwt_audience is None:
-            raise ValueError("mode: 'jwt' needs jwt_issuer and jwt_audience, or tokens made for others would do")
+            raise ValueError(
+                "mode: 'jwt' needs jwt_issuer and jwt_audience; without them, tokens issued for other services "
+                "would be accepted"
+            )
         if self.jwt_jwks_url is not None and not _is_safe_url(self.jwt_jwks_url):
-            raise ValueError("jwt_jwks_url: must start with https://, as whoever is between could send keys of its own")
+            raise ValueError("jwt_jwks_url: must use https; over http, anyone on the path could substitute the keys")
         if self.jwt_jwks_file is not None and not self.jwt_jwks_file.is_file():
             raise ValueError(f"jwt_jwks_file: no file at {self.jwt_jwks_file}")
         if unknown := set(self.algorithms) - (PUBLIC_KEY_ALGORITHMS if self.jwt_secret is None else SECRET_ALGORITHMS):
@@ -223,13 +310,15 @@ class Settings(BaseSettings):
 
     @property
     def embedded(self) -> bool:
-        """True on the embedded database, which migrates itself at start."""
+        """Whether the database is SQLite, which the service migrates at start."""
         return self.url.startswith("sqlite")
 
 
 def _check_secret(name: str, secret: SecretStr | None) -> None:
     if secret is not None and len(secret.get_secret_value().encode()) < MIN_SECRET_BYTES:
-        raise ValueError(f"{name}: must be {MIN_SECRET_BYTES} bytes at least; make one with `openssl rand -base64 32`")
+        raise ValueError(
+            f"{name}: must have at least {MIN_SECRET_BYTES} bytes; make one with `openssl rand -base64 32`"
+        )
 
 
 def _is_safe_url(url: str) -> bool:
@@ -238,7 +327,7 @@ def _is_safe_url(url: str) -> bool:
 
 
 def export_environment(settings: Settings) -> None:
-    """Hand settings to worker processes, which read them from the environment."""
+    """Set environment variables to the settings, for worker processes that read them."""
     for name in settings.model_fields_set:
         value = getattr(settings, name)
         if value is not None:
@@ -247,5 +336,5 @@ def export_environment(settings: Settings) -> None:
 
 
 def sqlite_url(directory: Path) -> str:
-    """The URL of the embedded database in a data directory."""
+    """Return the URL of the embedded database in a data directory."""
     return "sqlite:///" + quote(str(directory / "threefold.db"), safe=" +/")  # as SQLAlchemy writes it

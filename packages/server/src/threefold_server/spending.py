@@ -1,4 +1,4 @@
-"""What background work may spend on models, per store and per user and day (UTC), and what it did spend."""
+"""The budgets of background work on models: tokens per day (UTC), for the store and for each user."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from threefold_server.storage.store import spending
 from threefold_server.telemetry import Metrics
 
 SPREAD_SECONDS = 600
-"""What waits for a new day does not all come back in its first second."""
+"""Tasks that wait for a new day are retried within this time, not all in its first second."""
 
 SETTLE_SECONDS = 5
+"""Limit for storing what a call has cost."""
 
 _payer: ContextVar[UUID | None] = ContextVar("payer", default=None)
 
 
 @contextmanager
 def paid_by(owner: UUID) -> Generator[None]:
-    """Charge what models cost in this block to an owner. Outside of one, as in a recall, nothing is charged."""
+    """Charge the model calls of this block to an owner. Calls outside of a block, as in a recall, are free."""
     token = _payer.set(owner)
     try:
         yield
@@ -38,7 +39,7 @@ def paid_by(owner: UUID) -> Generator[None]:
 
 
 class Spending:
-    """The meter of one service's models. Every call is charged before it is made, so that a crash spends no more."""
+    """The meter of one service's models. It charges before each call, so that a crash loses no cost."""
 
     def __init__(self, settings: Settings, database: Database, metrics: Metrics, clock: Callable[[], int]) -> None:
         self._limits = spending.Limits(settings.model_tokens_per_day, settings.model_tokens_per_user_day)
@@ -46,7 +47,11 @@ class Spending:
 
     @asynccontextmanager
     async def call(self, tokens: int) -> AsyncGenerator[Bill]:
-        """Charge a call of about so many tokens, unless a budget is spent; then correct it to what it was."""
+        """Charge an estimate of `tokens`, then correct it to what the call used.
+
+        Raises:
+            BudgetSpent: The day's budget of the store or of the owner is spent.
+        """
         owner = _payer.get()
         bill = Bill(tokens)
         if owner is None:
@@ -71,7 +76,7 @@ class Spending:
         if spent is not None:
             self._metrics.model_calls.labels("over budget").inc()
             left = (day + 1) * DAY - self._clock()
-            raise BudgetSpent(f"the {spent}'s model budget of this day is spent", left / MICROS + self._spread())
+            raise BudgetSpent(f"the {spent}'s model budget for today is spent", left / MICROS + self._spread())
 
     def _spread(self) -> float:
         return random.uniform(0, SPREAD_SECONDS)

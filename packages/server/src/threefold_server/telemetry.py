@@ -1,4 +1,4 @@
-"""Metrics, logs and spans: numbers and kinds, never ids and never content."""
+"""Metrics, logs and spans. They contain numbers and kinds, never ids and never content."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ except ImportError:  # the [otel] extra is not installed: there are no spans
 logger = logging.getLogger("threefold")
 
 REPEAT_SECONDS = 3_600.0
+"""Interval in which an exporter's log shows one record."""
 TRACE_HEADERS = frozenset({b"traceparent", b"tracestate"})
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _INSTRUMENTED = "_is_instrumented_by_opentelemetry"
 
 
 class Metrics:
-    """The counters of one service, in a registry of their own so that two services share a process."""
+    """The metrics of one service, in their own registry so that two services can share a process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -58,22 +59,28 @@ class Metrics:
             "threefold_model_calls", "Model calls of background work.", ["outcome"], registry=self.registry
         )
         self.model_tokens = Counter(
-            "threefold_model_tokens", "Tokens of these calls, sent and received.", registry=self.registry
+            "threefold_model_tokens",
+            "Tokens of the model calls of background work, sent and received.",
+            registry=self.registry,
         )
         self.facts = Counter(
-            "threefold_facts", "Facts drawn from turns, by what became of them.", ["outcome"], registry=self.registry
+            "threefold_facts", "Facts extracted from turns, by outcome.", ["outcome"], registry=self.registry
         )
-        self.erasures = Counter("threefold_erasures", "Forgets carried out.", ["selector"], registry=self.registry)
+        self.erasures = Counter(
+            "threefold_erasures", "Forget requests carried out.", ["selector"], registry=self.registry
+        )
         self.erased_rows = Counter("threefold_erased_rows", "Rows erased.", ["tier"], registry=self.registry)
 
     def render(self) -> bytes:
-        """The Prometheus text format."""
+        """Return the metrics in the Prometheus text format."""
         return generate_latest(self.registry)
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object per line, with the fields of `extra={"fields": {...}}`. Of an exception only the type is told:
-    its message may quote what was said."""
+    """Formats a record as one line of JSON, with the fields of `extra={"fields": {...}}`.
+
+    Of an exception it shows the type only: the message may quote what was said.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, object] = {
@@ -88,8 +95,8 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-class Once(logging.Filter):
-    """Let one record of each logger through per hour: exporters repeat themselves while their collector is down."""
+class Hourly(logging.Filter):
+    """Passes one record of each logger per hour: exporters repeat an error while their collector is down."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,11 +118,11 @@ def configure_logging(level: str) -> None:
     logger.propagate = False
     exporters = logging.StreamHandler()
     exporters.setFormatter(JsonFormatter())
-    exporters.addFilter(Once())
+    exporters.addFilter(Hourly())
     opentelemetry = logging.getLogger("opentelemetry")
     opentelemetry.handlers[:] = [exporters]
     opentelemetry.propagate = False
-    # MCP's library quotes messages that it cannot read, through its own loggers and through the root logger.
+    # The MCP library quotes messages that it cannot parse, through its own loggers and through the root logger.
     logging.getLogger("mcp").setLevel(logging.CRITICAL)
     logging.getLogger().addFilter(_not_of_mcp)
 
@@ -125,9 +132,9 @@ def _not_of_mcp(record: logging.LogRecord) -> bool:
 
 
 def configure_tracing() -> None:
-    """Export spans by OTLP over HTTP, unless a provider is there already. The standard OTEL_* variables say where to.
+    """Export spans by OTLP over HTTP, unless the process already has a tracer provider.
 
-    Needs the [otel] extra.
+    The standard OTEL_* variables configure the exporter. Needs the [otel] extra.
     """
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.resources import Resource
@@ -138,7 +145,7 @@ def configure_tracing() -> None:
     if not isinstance(get_tracer_provider(), ProxyTracerProvider):
         return
     resource = Resource.create()
-    if str(resource.attributes["service.name"]).startswith("unknown_service"):  # neither OTEL_SERVICE_NAME nor such
+    if str(resource.attributes["service.name"]).startswith("unknown_service"):  # OTEL_SERVICE_NAME is not set
         resource = resource.merge(Resource({"service.name": "threefold"}))
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
@@ -146,21 +153,24 @@ def configure_tracing() -> None:
 
 
 def keep_own_spans(app: Any) -> None:
-    """Keep OpenTelemetry's instrumentation of FastAPI off an app: its spans hold paths with ids and query strings."""
+    """Prevent OpenTelemetry's instrumentation of an app: its spans contain paths with ids and query strings."""
     if getattr(app, _INSTRUMENTED, False):
         from opentelemetry.instrumentation.fastapi import (  # pyright: ignore[reportMissingTypeStubs]
             FastAPIInstrumentor,
         )
 
         FastAPIInstrumentor.uninstrument_app(app)
-    setattr(app, _INSTRUMENTED, True)  # it is: by us
+    setattr(app, _INSTRUMENTED, True)  # so that it is not instrumented later
 
 
 def span(name: str, **attributes: str | int | float) -> AbstractContextManager[Any]:
-    """A span around a piece of work; nothing where no tracing is configured. Attributes are kinds, never ids."""
+    """Return a context manager with a span around some work; without tracing, one that does nothing.
+
+    Attributes are kinds and numbers, never ids.
+    """
     if trace is None:
         return nullcontext()
-    # By default a span takes down the message of what is raised through it, which may quote what was said.
+    # By default a span records the message of an exception, which may quote what was said.
     return trace.get_tracer("threefold").start_as_current_span(
         name, attributes=attributes, record_exception=False, set_status_on_exception=False
     )
@@ -168,24 +178,24 @@ def span(name: str, **attributes: str | int | float) -> AbstractContextManager[A
 
 @contextmanager
 def request_span(method: str, headers: Iterable[tuple[bytes, bytes]]) -> Generator[Any]:
-    """A span around a request, within the trace that the caller names. None where no tracing is configured."""
+    """Open a span around a request, in the trace that its headers name. Yield None without tracing."""
     if trace is None:
         yield None
         return
-    known = {"http.request.method": method if method in METHODS else "_OTHER"}
+    attributes = {"http.request.method": method if method in METHODS else "_OTHER"}
     with trace.get_tracer("threefold").start_as_current_span(
         "request",
-        context=_callers_context(headers),
+        context=_caller_context(headers),
         kind=trace.SpanKind.SERVER,
-        attributes=known,
+        attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
     ) as current:
         yield current
 
 
-def _callers_context(headers: Iterable[tuple[bytes, bytes]]) -> Any:
-    """The caller's trace. None within a span of this process: a host application's, or a tool call's over MCP."""
+def _caller_context(headers: Iterable[tuple[bytes, bytes]]) -> Any:
+    """Return the caller's trace; None within a span of this process (of a host application, or of a call over MCP)."""
     carrier = {name.decode(): value.decode("latin-1") for name, value in headers if name in TRACE_HEADERS}
     if not carrier or propagate is None or trace is None or trace.get_current_span().get_span_context().is_valid:
         return None
