@@ -1,4 +1,4 @@
-"""Who sees what: every rule of identity and scope, as pure functions."""
+"""Who may read and change what: every rule of identity and scope. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OwnerKind = Literal["user", "self"]
 
 
 class Reach(IntEnum):
-    """How far apart a reader and an item may be; each reach contains the smaller ones."""
+    """How far one request reaches; each reach contains the smaller ones."""
 
     session = 0
     agent = 1
@@ -26,7 +26,7 @@ class Reach(IntEnum):
 
 @dataclass(frozen=True)
 class KeyPolicy:
-    """What a key has otherwise than its store; None: as the store has it."""
+    """The settings of one key. None: the setting of the store."""
 
     failure_mode: Literal["soft", "strict"] | None = None
     token_budget: int | None = None
@@ -69,7 +69,7 @@ class Principal:
 
 @dataclass(frozen=True)
 class ScopeFilter:
-    """What one operation may touch: the owner's items within `reach` of (agent, session)."""
+    """What one operation may touch: the memory of `owner` within `reach` of (agent, session)."""
 
     owner: UUID
     user: str | None
@@ -80,10 +80,10 @@ class ScopeFilter:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds items or threads of a framework, and whether they are the agent's, for all of its users.
+    """The owner of a framework's items or threads, and whether they belong to the agent for all of its users.
 
-    The agent's rows belong to its self owner, beside its own memory: `for_all` tells them apart in every key and
-    every condition, so that nobody reads that memory through them.
+    The agent's rows have the agent itself as owner, as its own memory has. `for_all` is part of every key and every
+    condition, so that users of the agent cannot read that memory.
     """
 
     principal: Principal
@@ -99,7 +99,7 @@ class Holder:
 
     @property
     def pool(self) -> UUID:
-        """The key of all that this holder holds."""
+        """The key of all items of this holder."""
         return holder_pool(self.owner, self.agent, for_all=self.for_all)
 
 
@@ -108,7 +108,7 @@ SHARED_POOL = UUID(int=0)
 
 
 def derive_key(kind: str, *parts: bytes) -> UUID:
-    """A 128-bit key for a tuple of byte strings. Lengths are hashed too, so no two tuples ever look the same."""
+    """Return a 128-bit key for a tuple of byte strings. Lengths are hashed too, so that tuples stay distinct."""
     digest = hashlib.sha256(kind.encode())
     for part in parts:
         digest.update(len(part).to_bytes(8, "big"))
@@ -117,34 +117,42 @@ def derive_key(kind: str, *parts: bytes) -> UUID:
 
 
 def owner_key(kind: OwnerKind, name: str) -> UUID:
-    """The key of an owner. A self owner never equals a user of the same name."""
+    """Return the key of an owner. An agent as its own owner and a user of the same name have different keys."""
     return derive_key(f"owner:{kind}", name.encode())
 
 
 def holder_pool(owner: UUID, agent: str, *, for_all: bool) -> UUID:
-    """The key of all items of one holder: no two holders share one."""
+    """Return the key of all items of one holder."""
     return derive_key("pool", owner.bytes, agent.encode(), b"all" if for_all else b"own")
 
 
 def item_key(pool: UUID, path: bytes, key: str) -> UUID:
-    """The key of an item by its place."""
+    """Return the key of an item from its namespace (`path`) and its key in it."""
     return derive_key("item", pool.bytes, path, key.encode())
 
 
 def session_key(owner: UUID, agent: str, session_id: str) -> UUID:
-    """The key of a session: two users, or two agents, with the same session id never meet."""
+    """Return the key of a session. Users and agents with the same session id have different keys."""
     return derive_key("session", owner.bytes, agent.encode(), session_id.encode())
 
 
 def thread_key(holder: Holder, thread_id: str) -> UUID:
-    """The key of a thread: its session's, so that they are forgotten together; the agent's own threads have others."""
+    """Return the key of a thread.
+
+    It is the key of the session with this id, so that both are forgotten together. Threads that an agent has for all
+    of its users have a key of their own.
+    """
     if holder.for_all:
         return derive_key("thread", holder.owner.bytes, thread_id.encode())
     return session_key(holder.owner, holder.agent, thread_id)
 
 
 def resolve_reach(principal: Principal, level: Level | None) -> Reach:
-    """The reach of a read. Unnamed: the lower of `agent` and the ceiling. Named above the ceiling: refused."""
+    """Return the reach of a read: `level`, or by default the lower of `agent` and the ceiling.
+
+    Raises:
+        Forbidden: `level` is above the ceiling.
+    """
     if level is None:
         return principal.default_reach
     reach = Reach[level]
@@ -153,11 +161,14 @@ def resolve_reach(principal: Principal, level: Level | None) -> Reach:
 
 
 def check_ceiling(principal: Principal, reach: Reach, what: str = "") -> None:
-    """Refuse an operation that reaches further than the caller's ceiling: the one rule for reads and erasures.
+    """Raise Forbidden if an operation reaches above the caller's ceiling: the same rule for reads and erasures.
 
-    What names its session (or thread, which is its session's) reaches `session`; what names a memory by its id reaches
-    that memory. What selects or lists across sessions, or touches data that belongs to no session (items, and what an
-    agent holds for all of its users), reaches `agent`; what selects across agents reaches `user`.
+    A request that names its session or thread reaches `session`. A request that names a memory by id reaches that
+    memory only. A request across sessions, or for data outside of sessions (items, and threads that an agent has for
+    all of its users), reaches `agent`. A request across agents reaches `user`.
+
+    Args:
+        what: The start of the message: the reason why the operation reaches so far.
     """
     if reach > principal.ceiling:
         raise Forbidden(
@@ -168,7 +179,11 @@ def check_ceiling(principal: Principal, reach: Reach, what: str = "") -> None:
 
 
 def granted_reach(source: str, level: object, highest: Level) -> Reach:
-    """The ceiling that a verified claim or header grants, at most the store's; `agent` where it says nothing."""
+    """Return the ceiling that a verified claim or header grants: at most `highest`, and `agent` if it is absent.
+
+    Raises:
+        Forbidden: The value is not a level.
+    """
     if level is None:
         return min(Reach.agent, Reach[highest])
     if not isinstance(level, str) or level not in Reach.__members__:
@@ -177,25 +192,25 @@ def granted_reach(source: str, level: object, highest: Level) -> Reach:
 
 
 def read_scope(principal: Principal, level: Level | None, session_id: str | None) -> ScopeFilter:
-    """The scope of a recall or a list."""
+    """Return the scope of a recall or a list."""
     reach = resolve_reach(principal, level)
     if reach is Reach.session and session_id is None:
-        raise InvalidRequest("session_id: needed at level 'session'", {"field": "session_id"})
+        raise InvalidRequest("session_id: required at level 'session'", {"field": "session_id"})
     return _scope(principal, session_id, reach)
 
 
 def session_scope(principal: Principal, session_id: str) -> ScopeFilter:
-    """The scope of everything that names one session: the caller's own, by construction of its key."""
+    """Return the scope of an operation on one session. Its key contains the caller, so it is the caller's own."""
     return _scope(principal, session_id, Reach.session)
 
 
 def item_scope(principal: Principal, session_id: str | None = None) -> ScopeFilter:
-    """The scope of by-id verbs: what the caller could read at its ceiling, never beyond its own user."""
+    """Return the scope of an operation on a memory by id: up to the caller's ceiling, within its own user."""
     return _scope(principal, session_id, min(principal.ceiling, Reach.user))
 
 
 def erasure_scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
-    """The scope of a forget, by its selector; refused where the selector reaches above the caller's ceiling."""
+    """Return the scope of a forget. Raise Forbidden if its selector reaches above the caller's ceiling."""
     if request.session_id is not None:
         return session_scope(principal, request.session_id)
     if request.level is not None:
@@ -203,21 +218,23 @@ def erasure_scope(principal: Principal, request: ForgetRequest) -> ScopeFilter:
     if request.source is not None:
         return _source_scope(principal, request.source)
     if request.sources and request.in_session is None:
-        check_ceiling(principal, Reach.agent, "the turns that a memory rests on may lie in any session, and ")
+        check_ceiling(principal, Reach.agent, "the source turns of a memory may be in any session, and ")
     return item_scope(principal, request.in_session)
 
 
 def forget_scope(principal: Principal, level: Level) -> ScopeFilter:
-    """The scope of a forget by level: the caller's own agent or user, up to its ceiling."""
+    """Return the scope of a forget by level: the caller's own agent or user, up to its ceiling."""
     if level == "session":
-        raise InvalidRequest("level: to forget one session, name it by `session_id`", {"field": "level"})
+        raise InvalidRequest("level: to forget one session, name it in `session_id`", {"field": "level"})
     if level == "store":
-        raise Forbidden("level 'store' cannot be forgotten through an agent", {"level": level})
+        raise Forbidden(
+            "level 'store' can be forgotten only by an administrator, through /v1/admin/forget", {"level": level}
+        )
     return _scope(principal, None, resolve_reach(principal, level))
 
 
 def _source_scope(principal: Principal, source: ForgetSource) -> ScopeFilter:
-    """The scope of a forget by source. A tool and an agent contribute to many sessions, another agent to its own."""
+    """Return the scope of a forget by source. A tool or an agent may have written to many sessions."""
     if source.kind == "session":
         return session_scope(principal, source.name)
     other_agent = source.kind == "agent" and source.name != principal.agent
@@ -229,7 +246,11 @@ def _source_scope(principal: Principal, source: ForgetSource) -> ScopeFilter:
 
 
 def thread_holder(principal: Principal, scope: DataScope, *, names_threads: bool) -> Holder:
-    """The holder of the threads that a request asks for. `names_threads`: by their ids, not all that match."""
+    """Return the holder of the threads of a request.
+
+    Args:
+        names_threads: The request names threads by id, and does not ask for all that match.
+    """
     if not names_threads:
         check_ceiling(principal, Reach.agent, "a request that names no thread spans sessions, and ")
     elif scope == "agent":
@@ -238,56 +259,58 @@ def thread_holder(principal: Principal, scope: DataScope, *, names_threads: bool
 
 
 def items_holder(principal: Principal, scope: DataScope) -> Holder:
-    """The holder of the items that a request asks for. Items belong to no session."""
+    """Return the holder of the items of a request. Items belong to no session."""
     check_ceiling(principal, Reach.agent, "items belong to no session, and ")
     return data_holder(principal, scope)
 
 
 def data_holder(principal: Principal, scope: DataScope) -> Holder:
-    """The holder that a scope means: the principal's own user with its agent, or its agent. Checks no ceiling."""
+    """Return the holder of a scope: the caller's user and agent, or its agent. Does not check the ceiling."""
     if scope == "agent":
         return Holder(replace(principal, user=None), for_all=True)
     return Holder(principal, for_all=False)
 
 
 def check_may_share(principal: Principal) -> None:
-    """Refuse a save into the shared partition by a caller without that right."""
+    """Raise Forbidden if the caller may not save shared facts."""
     if not principal.may_share:
-        raise Forbidden("this caller may not write to the shared partition; it needs a key that `may_share`")
+        raise Forbidden(
+            "this caller may not save shared facts; use a key made with `threefold keys create --may-share`"
+        )
 
 
 def check_may_trust_archives(principal: Principal) -> None:
-    """Refuse to keep trust, pins and shared facts of an archive for a caller that may not share itself."""
+    """Raise Forbidden if the caller may not keep the trust, pins and shared facts of an archive."""
     if not principal.may_share:
         raise Forbidden(
-            "trust_archive: only an administrator that may share too may keep what an archive says of trust, origin "
-            "and pins; make a key with `threefold keys create --admin --may-share`, or import without it"
+            "trust_archive: to keep trust, origin and pins of an archive, an administrator must also have the right to "
+            "share; make a key with `threefold keys create --admin --may-share`, or import without it"
         )
 
 
 def check_quota(what: str, held: int, more: int, quota: int | None) -> None:
-    """Refuse what would give one user more than the store allows."""
+    """Raise QuotaExceeded if `more` rows would exceed the user's quota."""
     if quota is not None and held + more > quota:
         raise QuotaExceeded(
-            f"this user has {held} {what} of {quota} that the store allows, so {more} more were not stored; "
+            f"this user has {held} {what} and the store allows {quota}, so {more} more were not stored; "
             "forget some first",
             {"of": what, "held": held, "quota": quota},
         )
 
 
 def check_admin(principal: Principal) -> None:
-    """Refuse whoever does not administer the store."""
+    """Raise Forbidden if the caller is not an administrator."""
     if not principal.admin:
         raise Forbidden(
-            "only an administrator may do this; `threefold keys create --admin` makes a key for one, "
-            "and mode dev takes anybody for one with `threefold serve --allow-admin`"
+            "only an administrator may do this; make a key with `threefold keys create --admin`, "
+            "or in mode dev run `threefold serve --allow-admin`"
         )
 
 
 def check_reads_shared(principal: Principal) -> None:
-    """Refuse a read of the shared partition where the store does not allow it."""
+    """Raise Forbidden if the store does not let callers read shared facts."""
     if not principal.reads_shared:
-        raise Forbidden("this store does not allow reading the shared partition")
+        raise Forbidden("this store does not let callers read shared facts; leave out 'shared'")
 
 
 def _scope(principal: Principal, session_id: str | None, reach: Reach) -> ScopeFilter:

@@ -1,4 +1,4 @@
-"""The block a model reads, within its token budget: digest and memories up to a share each, then the window. Pure."""
+"""The block that a model reads, within a token budget: digest, memories and window. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from threefold.render import digest_lines, join_block, memory_line, turn_line
 from threefold.turn_groups import Cut, fit_window, give_up_oldest, newest_user_turn
 
 SHARE = 0.3
-"""Of the budget, for the digest and for the memories at most, each; what they leave goes to the window."""
+"""Largest part of the budget for the digest, and for the memories. The window gets the rest."""
 
 SMALLEST_CUT = 24
-"""Tokens of a memory's text below which head and tail tell nothing."""
+"""Tokens below which the head and tail of a memory's text are of no use."""
 
 Count = Callable[[str], int]
 
@@ -30,7 +30,7 @@ class Assembled:
 
 @dataclass
 class _Draft:
-    """The parts of a block with the tokens that each was counted at."""
+    """The parts of a block with their token counts."""
 
     digest: list[str] = field(default_factory=list[str])
     digest_tokens: int = 0
@@ -54,7 +54,14 @@ def assemble(
     count: Count,
     cut: Cut,
 ) -> Assembled:
-    """Fit the tiers into `budget` tokens, counted on the rendered text; the result never exceeds it."""
+    """Fit the tiers into a token budget.
+
+    Args:
+        turns: Candidates for the window, oldest first.
+        budget: Most tokens of the rendered block; it is never exceeded.
+        count: Counts the tokens of a text.
+        cut: Cuts a text to a number of tokens.
+    """
     share = int(budget * SHARE)
     draft = _Draft()
     dropped: list[Dropped] = []
@@ -68,21 +75,21 @@ def assemble(
     draft.window = fit_window(turns, budget - taken, _turn_cost(count), cut)
     block, used, given_up = _shrink(draft, digest, budget, count)
     by_tier = {"medium_term": draft.digest_tokens, "long_term": draft.memory_tokens}
-    by_tier["short_term"] = max(0, used - sum(by_tier.values()))  # with the frame
+    by_tier["short_term"] = max(0, used - sum(by_tier.values()))  # including the fence
     return Assembled(
         block, draft.window, TokenUse(budget=budget, used=used, by_tier=by_tier), dropped + lost + given_up
     )
 
 
 def find_gap(digest: DigestView | None, window: Sequence[Turn], turns: Sequence[Turn]) -> SeqRange | None:
-    """The turns that neither digest nor window shows."""
+    """Return the range of turns that neither digest nor window shows; None if there is no gap."""
     first = digest.upto_seq + 1 if digest else 1
     last = _before(window) if window else (turns[-1].seq if turns else 0)
     return SeqRange(from_seq=first, upto_seq=last) if first <= last else None
 
 
 def _before(window: Sequence[Turn]) -> int:
-    """The turn before the window; of a user turn that stands apart from the others, the one before these."""
+    """Return the sequence number before the window, without counting a newest user turn that precedes a gap."""
     apart = len(window) > 1 and window[1].seq > window[0].seq + 1 and window[0].id == _asked(window)
     return window[1 if apart else 0].seq - 1
 
@@ -93,12 +100,15 @@ def _asked(window: Sequence[Turn]) -> str | None:
 
 
 def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> list[Turn]:
-    """The turns that will be in the window whatever the other tiers take: no need to recall them as memories."""
+    """Return the turns that fit the window even if digest and memories use their whole shares.
+
+    They need not be recalled as memories.
+    """
     return fit_window(turns, int(budget * (1 - 2 * SHARE)), _turn_cost(count), cut)
 
 
 def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple[list[str], int]:
-    """The digest's lines and their tokens, cut to the share; no lines where not even a part fits."""
+    """Return the digest's lines, cut to the share, and their tokens; no lines if not even a part fits."""
     lines = digest_lines(digest)
     needed = count("\n".join(lines)) + 1
     if needed <= share:
@@ -113,7 +123,10 @@ def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple
 def _fit_memories(
     memories: Sequence[RecalledMemory], share: int, count: Count, cut: Cut
 ) -> tuple[list[tuple[str, int, RecalledMemory]], list[Dropped]]:
-    """Lines in order of rank while they fit. A memory that would take more than half the share is cut."""
+    """Return the lines that fit, in order of rank, and what was dropped.
+
+    A memory that needs more than half of the share is cut.
+    """
     kept: list[tuple[str, int, RecalledMemory]] = []
     dropped: list[Dropped] = []
     left = share
@@ -132,7 +145,10 @@ def _fit_memories(
 
 
 def _turn_cost(count: Count) -> Callable[[Turn], int]:
-    """Stored tokens plus those of the line's head, counted once per speaker and day; a cut turn is counted anew."""
+    """Return a function that costs a turn: its stored tokens plus those of the head of its line.
+
+    A head is counted once per speaker and day. A cut turn is counted as a whole.
+    """
     heads: dict[object, int] = {}
 
     def cost(turn: Turn) -> int:
@@ -147,8 +163,11 @@ def _turn_cost(count: Count) -> Callable[[Turn], int]:
 
 
 def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count) -> tuple[str, int, list[Dropped]]:
-    """The block and its tokens. Costs were added line by line; where the whole counts more, give up the oldest turns,
-    then the last memories, then the newest group, then the newest user turn."""
+    """Return the block, its tokens, and what was dropped to fit the budget.
+
+    Costs were added line by line, and the whole may count more. Then the oldest turns are dropped, next the last
+    memories, the newest group and the newest user turn.
+    """
     dropped: list[Dropped] = []
     while (used := count(block := draft.block())) > budget:
         if len(smaller := give_up_oldest(draft.window, used - budget)) < len(draft.window):

@@ -1,7 +1,7 @@
 """Filters on the fields of an item's value. Pure.
 
-Comparisons know types: numbers are compared with numbers and text with text, anything else does not match. A field
-that is missing matches nothing, `$ne` included, and fails nothing.
+Numbers are compared with numbers and text with text; a comparison of other types does not match. A missing field
+matches no condition, not even `$ne`, and is not an error.
 """
 
 from __future__ import annotations
@@ -19,20 +19,22 @@ MISSING = object()
 
 
 def check_filter(condition: Condition) -> None:
-    """Refuse an operator that there is not, wherever it stands."""
-    for name, wanted in condition.items():
+    """Raise InvalidRequest for an unknown or misplaced operator at any depth."""
+    for name, expected in condition.items():
         if name.startswith("$"):
-            raise InvalidRequest(f"filter: {name!r} is an operator and stands below a field", {"field": "filter"})
-        _check_operators(wanted)
+            raise InvalidRequest(
+                f"filter: {name!r} is an operator; put it below the name of a field", {"field": "filter"}
+            )
+        _check_operators(expected)
 
 
 def matches(value: Mapping[str, Any], condition: Condition) -> bool:
-    """Whether every field of the condition is there and agrees. Names are literal: a dot in one is a dot."""
-    return all(_agrees(value.get(name, MISSING), wanted) for name, wanted in condition.items())
+    """Return whether every field of the condition exists and agrees. A dot in a name is part of the name."""
+    return all(_agrees(value.get(name, MISSING), expected) for name, expected in condition.items())
 
 
 def equal(value: Any, other: Any) -> bool:
-    """Equality of JSON: 1 is 1.0, but true is not 1."""
+    """Return whether two JSON values are equal: 1 equals 1.0, but true does not equal 1."""
     if isinstance(value, bool) or isinstance(other, bool):
         return value is other
     if isinstance(value, dict) and isinstance(other, dict):
@@ -45,14 +47,15 @@ def equal(value: Any, other: Any) -> bool:
 
 
 def _ordered(compare: Compare) -> Compare:
-    def holds(value: Any, bound: Any) -> bool:
-        return _kind(value) is not None and _kind(value) is _kind(bound) and compare(value, bound)
+    def compare_same_type(value: Any, bound: Any) -> bool:
+        ordered_type = _ordered_type(value)
+        return ordered_type is not None and ordered_type is _ordered_type(bound) and compare(value, bound)
 
-    return holds
+    return compare_same_type
 
 
-def _kind(value: Any) -> type | None:
-    """What has an order: numbers, and text."""
+def _ordered_type(value: Any) -> type | None:
+    """Return float for a number, str for a text, None for a value without an order."""
     if isinstance(value, bool):
         return None
     return float if isinstance(value, int | float) else str if isinstance(value, str) else None
@@ -68,27 +71,27 @@ OPERATORS: Mapping[str, Compare] = {
 }
 
 
-def _agrees(value: Any, wanted: Any) -> bool:
+def _agrees(value: Any, expected: Any) -> bool:
     if value is MISSING:
         return False
-    if _has_operators(wanted):
-        return all(OPERATORS[name](value, bound) for name, bound in wanted.items())
-    if isinstance(wanted, dict):  # part of a nested value
-        return isinstance(value, dict) and matches(cast(Condition, value), cast(Condition, wanted))
-    return equal(value, wanted)
+    if _has_operators(expected):
+        return all(OPERATORS[name](value, bound) for name, bound in expected.items())
+    if isinstance(expected, dict):  # part of a nested value
+        return isinstance(value, dict) and matches(cast(Condition, value), cast(Condition, expected))
+    return equal(value, expected)
 
 
-def _has_operators(wanted: Any) -> bool:
-    return isinstance(wanted, dict) and any(name.startswith("$") for name in cast(Condition, wanted))
+def _has_operators(expected: Any) -> bool:
+    return isinstance(expected, dict) and any(name.startswith("$") for name in cast(Condition, expected))
 
 
-def _check_operators(wanted: Any) -> None:
-    if not isinstance(wanted, dict):
+def _check_operators(expected: Any) -> None:
+    if not isinstance(expected, dict):
         return
-    condition = cast(Condition, wanted)
+    condition = cast(Condition, expected)
     if not _has_operators(condition):
         check_filter(condition)
     for name in condition:
         if _has_operators(condition) and name not in OPERATORS:
             known = ", ".join(OPERATORS)
-            raise InvalidRequest(f"filter: there is no operator {name!r}; there are {known}", {"field": "filter"})
+            raise InvalidRequest(f"filter: unknown operator {name!r}; use one of {known}", {"field": "filter"})

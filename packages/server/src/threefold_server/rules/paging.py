@@ -1,4 +1,4 @@
-"""Opaque cursors: a position in a fixed order, so that pages neither skip nor repeat while rows are added."""
+"""Opaque cursors. A cursor is a position in a fixed order, so that pages neither skip nor repeat rows."""
 
 from __future__ import annotations
 
@@ -15,17 +15,21 @@ T = TypeVar("T")
 
 
 def encode_cursor(position: Sequence[int | str]) -> str:
-    """A position as URL-safe text."""
+    """Return a position as URL-safe text."""
     return base64.urlsafe_b64encode(json.dumps(list(position)).encode()).decode().rstrip("=")
 
 
-def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
-    """The position again; `kinds` are the types of its parts. Anything else is refused."""
+def decode_cursor(cursor: str, types: Sequence[type]) -> list[Any]:
+    """Return the position of a cursor, whose parts must have exactly these types.
+
+    Raises:
+        InvalidRequest: The cursor is not one of this service.
+    """
     try:
         position = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
     except (binascii.Error, ValueError, RecursionError) as error:
         raise bad_cursor() from error
-    if not isinstance(position, list) or [type(part) for part in position] != list(kinds):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if not isinstance(position, list) or [type(part) for part in position] != list(types):  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
         raise bad_cursor()
     if any(isinstance(part, int) and not -(2**63) <= part < 2**63 for part in position):  # pyright: ignore[reportUnknownVariableType]
         raise bad_cursor()
@@ -33,7 +37,7 @@ def decode_cursor(cursor: str, kinds: Sequence[type]) -> list[Any]:
 
 
 def decode_key(text: str) -> UUID:
-    """A key that is part of a position."""
+    """Return a key that is part of a position. Raise InvalidRequest if it is not a key."""
     try:
         return UUID(text)
     except ValueError as error:
@@ -41,12 +45,16 @@ def decode_key(text: str) -> UUID:
 
 
 def cut_page(rows: Sequence[tuple[Sequence[int | str], T]], limit: int) -> tuple[list[T], str | None]:
-    """The page and the cursor of the next one, from up to `limit + 1` rows with their positions."""
+    """Return a page of `limit` items and the cursor of the next page; None on the last page.
+
+    Args:
+        rows: Positions and items, up to `limit + 1` of them.
+    """
     page = [item for _, item in rows[:limit]]
     more = limit > 0 and len(rows) > limit
     return page, encode_cursor(rows[limit - 1][0]) if more else None
 
 
 def bad_cursor() -> InvalidRequest:
-    """The refusal of a cursor that is not ours."""
-    return InvalidRequest("cursor: not one that this service gave out; start without a cursor", {"field": "cursor"})
+    """Return the error for a cursor that this service did not make."""
+    return InvalidRequest("cursor: not a cursor of this service; start again without one", {"field": "cursor"})

@@ -1,7 +1,7 @@
-"""The ranking of long-term memory: words, meaning and the structure of conversations in one score. Pure.
+"""The ranking of long-term memory: one score from words, meaning and the structure of conversations. Pure.
 
 Recall@10 of the evidence in long conversations (LoCoMo, 760 questions): BM25 66, cosine 50, both 71; with windows,
-sessions and speakers 81; with substance 82; with facts that cite turns 83. Fusing by ranks (RRF) falls below BM25.
+sessions and speakers 81; with substance 82; with facts that cite turns 83. Fusing by ranks (RRF) is worse than BM25.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from threefold_server.text.terms import query_terms, speakers_named
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Place: TypeAlias = tuple[UUID, int]
+TurnKey: TypeAlias = tuple[UUID, int]
 """A turn: its session and sequence number."""
 
 K1, B = 0.9, 0.4
 WEIGHTS = {"turn": 0.24, "window": 0.56, "session": 0.08, "speaker": 0.12}
-# Of memories that fit alike, the one that says more is more often the evidence: recall@5 +1.3, recall@10 +0.8.
+# Among memories that fit equally well, the longer one is more often the evidence: recall@5 +1.3, recall@10 +0.8.
 SUBSTANCE = 0.3
 
 _SEQ_BITS, _PART_BITS = 32, 16
@@ -32,10 +32,11 @@ _AROUND = np.array([-1, 0, 1])
 
 
 class Row(NamedTuple):
-    """One thing the index knows about a passage: a term of the query in it (`term`, `tf`), its `cosine`, or both.
+    """A search hit of one passage: a term of the query in it (`term`, `tf`), its `cosine`, or both.
 
-    A turn is (its session, its seq), a fact is (itself, 0); a long text has several parts. The rows of a passage agree
-    in all else and come in any order, each term once. `at` orders by age; `length` counts terms.
+    (`source`, `seq`) is (session, sequence number) for a turn and (fact, 0) for a fact; a long text has several parts.
+    The rows of a passage differ only in `term`, `tf` and `cosine`, come in any order, and have each term once. `at`
+    orders by age; `length` counts terms.
     """
 
     source: UUID
@@ -48,11 +49,11 @@ class Row(NamedTuple):
     tf: int = 0
     cosine: float | None = None
     pending: bool = False
-    """It has no vector yet, so that words alone must find it."""
+    """It has no vector yet, so only its words can find it."""
 
 
 class Corpus(NamedTuple):
-    """All passages that the reader may see, hit or not: how many, and their mean length in terms."""
+    """The number of passages that the reader may see, hits or not, and their mean length in terms."""
 
     passages: int
     average_length: float
@@ -69,7 +70,7 @@ class Ranked(NamedTuple):
 
 @dataclass(frozen=True)
 class _Texts:
-    """Texts as columns: how often each has each term (texts x terms), its length, its cosine (NaN: not known)."""
+    """Texts as columns: counts of terms (texts x terms), lengths, and cosines (NaN: not known)."""
 
     tf: Floats
     length: Floats
@@ -104,12 +105,19 @@ def rank(
     rows: Sequence[Row],
     corpus: Corpus,
     *,
-    cited: Mapping[UUID, Sequence[Place]] | None = None,
+    cited: Mapping[UUID, Sequence[TurnKey]] | None = None,
     min_score: float = 0.0,
     min_score_of: ScoreTest = "either",
     limit: int | None = None,
 ) -> list[Ranked]:
-    """The items of the rows, best first, equals newest first. `cited` says which turns a fact rests on."""
+    """Return the turns and facts of the rows, best first; equal scores newest first.
+
+    Args:
+        cited: The source turns of each fact.
+        min_score: Lowest absolute score (0 to 1) of a result.
+        min_score_of: What `min_score` tests: the cosine, or the better of cosine and coverage.
+        limit: Most results; all by default.
+    """
     if not rows:
         return []
     corpus = corpus._replace(average_length=max(corpus.average_length, 1.0))
@@ -117,7 +125,7 @@ def rank(
     items = _items(rows, terms)
     own = np.maximum.reduceat(_relevance(items.parts, corpus), _starts(items.part_of))
     parts = {
-        "turn": _lifted(own, items, cited or {}),
+        "turn": _raise_cited(own, items, cited or {}),
         "window": np.where(items.seq == 0, own, _windows(items, corpus)),
         "session": _sessions(items),
         "speaker": _speakers(items, query, terms),
@@ -133,7 +141,7 @@ def rank(
 
 def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
     source, seq, part, speaker, at, length, term, tf, cosine, pending = zip(*rows, strict=True)
-    numbers = [key.int for key in source]  # a UUID is hashed in Python: 6 of 11 ms at 5,000 rows
+    numbers = [key.int for key in source]  # hashing UUIDs takes 6 of 11 ms at 5,000 rows
     code = {number: i for i, number in enumerate(sorted(set(numbers)))}
     keys = np.array([code[number] for number in numbers]) << _SEQ_BITS | np.array(seq)
     key, first, item = np.unique(keys, return_index=True, return_inverse=True)
@@ -150,7 +158,7 @@ def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
 
 
 def _counts(passage: Ints, term: Sequence[str | None], tf: Sequence[int], terms: Sequence[str]) -> Floats:
-    """How often each passage has each term."""
+    """Return how often each passage contains each term."""
     column: dict[str | None, int] = {name: i for i, name in enumerate(terms)}
     columns = np.array([column.get(name, len(terms)) for name in term])
     counts = np.zeros((passage.max() + 1, len(terms) + 1))
@@ -159,12 +167,12 @@ def _counts(passage: Ints, term: Sequence[str | None], tf: Sequence[int], terms:
 
 
 def _starts(group: Ints) -> Ints:
-    """Where each group begins in a sorted column."""
+    """Return where each group begins in a sorted column."""
     return np.flatnonzero(np.diff(group, prepend=-1))
 
 
 def _joined(texts: _Texts, group: Ints) -> _Texts:
-    """Each group of texts as one text."""
+    """Return each group of texts as one text."""
     start = _starts(group)
     return _Texts(
         np.add.reduceat(texts.tf, start),
@@ -176,7 +184,7 @@ def _joined(texts: _Texts, group: Ints) -> _Texts:
 
 def _relevance(texts: _Texts, corpus: Corpus) -> Floats:
     words = _unit(_bm25(texts, corpus))
-    return 0.5 * np.where(texts.pending, words, _unit(_known(texts.cosine))) + 0.5 * words
+    return 0.5 * np.where(texts.pending, words, _unit(_fill_unknown(texts.cosine))) + 0.5 * words
 
 
 def _bm25(texts: _Texts, corpus: Corpus) -> Floats:
@@ -185,43 +193,46 @@ def _bm25(texts: _Texts, corpus: Corpus) -> Floats:
 
 
 def _rarity(texts: _Texts, corpus: Corpus) -> Floats:
-    """The inverse document frequency of each term. All texts with a term are here, so counting them suffices."""
+    """Return the inverse document frequency of each term. `texts` holds all texts with a term, so they are counted."""
     having = np.count_nonzero(texts.tf, axis=0)
     return np.log1p((np.maximum(corpus.passages - having, 0) + 0.5) / (having + 0.5))
 
 
-def _known(cosine: Floats) -> Floats:
-    """A cosine that is not known is taken as the weakest that is: it was not among the nearest (recall@10 -0.2)."""
+def _fill_unknown(cosine: Floats) -> Floats:
+    """Replace unknown cosines by the lowest known one: those texts were not among the nearest (recall@10 -0.2)."""
     known = ~np.isnan(cosine)
     weakest = cosine.min(where=known, initial=1.0) if known.any() else 0.0
     return np.maximum(np.where(known, cosine, weakest), 0.0)
 
 
 def _unit(values: Floats) -> Floats:
-    """Scaled so that the best is 1. Zero stays zero: no hit, or nothing in common."""
+    """Scale values so that the best is 1; zeros stay zero."""
     return values / (values.max(initial=0.0) or 1.0)
 
 
-def _lifted(own: Floats, items: _Items, cited: Mapping[UUID, Sequence[Place]]) -> Floats:
-    """A turn is as relevant as the best fact drawn from it."""
+def _raise_cited(own: Floats, items: _Items, cited: Mapping[UUID, Sequence[TurnKey]]) -> Floats:
+    """Return the relevance with each turn raised to that of the best fact that cites it."""
     code = items.code
     pairs = [
         (code[session.int] << _SEQ_BITS | seq, code[fact.int] << _SEQ_BITS)
-        for fact, places in cited.items()
-        for session, seq in places
+        for fact, turns in cited.items()
+        for session, seq in turns
         if fact.int in code and session.int in code
     ]
     turn, fact = _find(items.key, np.array(pairs, dtype=np.int64).reshape(-1, 2)).T
-    lifted = np.append(own, 0.0)
-    np.maximum.at(lifted, turn, lifted[fact])
-    return lifted[:-1]
+    raised = np.append(own, 0.0)
+    np.maximum.at(raised, turn, raised[fact])
+    return raised[:-1]
 
 
 def _windows(items: _Items, corpus: Corpus) -> Floats:
-    """The best of the three windows of three turns around each turn: an answer often lacks the question's words."""
+    """Return the best score of the three windows of three turns that contain each turn.
+
+    An answer often lacks the words of its question.
+    """
     centre = np.unique(items.key[:, None] + _AROUND)
     member = _find(items.key, centre[:, None] + _AROUND)
-    cosine = _known(items.whole.cosine)
+    cosine = _fill_unknown(items.whole.cosine)
     windows = _Texts(
         np.vstack([items.whole.tf, np.zeros(items.whole.tf.shape[1])])[member].sum(axis=1),
         np.append(items.whole.length, corpus.average_length)[member].sum(axis=1),
@@ -232,21 +243,21 @@ def _windows(items: _Items, corpus: Corpus) -> Floats:
     return score[_find(centre, items.key[:, None] + _AROUND)].max(axis=1)
 
 
-def _find(keys: Ints, wanted: Ints) -> Ints:
-    """Where each wanted key is; one past the end if it is not there."""
-    place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.where(keys[place] == wanted, place, len(keys))
+def _find(keys: Ints, sought: Ints) -> Ints:
+    """Return the index of each sought key; one past the end if it is missing."""
+    index = np.minimum(np.searchsorted(keys, sought), len(keys) - 1)
+    return np.where(keys[index] == sought, index, len(keys))
 
 
 def _sessions(items: _Items) -> Floats:
-    """How well the words of the whole session fit; without its length, which costs a query and gains nothing."""
+    """Return the score of the words of each turn's whole session. Its length would cost a query and gains nothing."""
     sessions = _joined(items.whole, items.source)
     average = Corpus(len(sessions.length), 1.0)
     return _unit(_bm25(replace(sessions, length=np.ones(average.passages)), average))[items.source]
 
 
 def _speakers(items: _Items, query: str, terms: Sequence[str]) -> Floats:
-    """Whether a turn is by someone whom the query names, or a fact tells of them."""
+    """Return 1 for a turn by a speaker whom the query names, and for a fact that mentions one."""
     named = speakers_named(query, {name for name in items.speaker if name})
     names = {term for name in named for term in query_terms(name)}
     by = np.array([name in named for name in items.speaker])
@@ -255,21 +266,21 @@ def _speakers(items: _Items, query: str, terms: Sequence[str]) -> Floats:
 
 
 def _score(parts: Mapping[str, Floats], substance: Floats) -> Floats:
-    """Rounded, since texts that are alike must tie wherever they stand in a matrix product."""
+    """Return the fused score, rounded: equal texts must tie, whatever their position in a matrix product."""
     fused = sum((WEIGHTS[name] * part for name, part in parts.items()), start=np.zeros_like(substance))
     return np.round(fused * (1 + SUBSTANCE * substance) / (1 + SUBSTANCE), 9)
 
 
 def _coverage(items: _Items, corpus: Corpus) -> Floats:
-    """The share of the query's terms, by rarity, that each item has."""
+    """Return the share of the query's terms, weighted by rarity, that each item contains."""
     rarity = _rarity(items.parts, corpus)
     return (items.whole.tf > 0) @ rarity / (rarity.sum() or 1.0)
 
 
 def _absolute(parts: Mapping[str, Floats], pending: NDArray[np.bool_], min_score_of: ScoreTest) -> Floats:
-    """What `min_score` tests. Never the fused score: the best of a bad lot has a high one too."""
+    """Return the scores that `min_score` tests. The fused score is relative: the best of poor hits has a high one."""
     cosine, coverage = parts["cosine"], parts["coverage"]
-    if min_score_of == "cosine":  # words stand in where there are no vectors to compare: of the query, or not yet
+    if min_score_of == "cosine":  # coverage replaces a missing vector of the query or of a text
         coverage = np.where(pending | np.isnan(cosine).all(), coverage, 0.0)
     return np.fmax(cosine, coverage)
 

@@ -1,5 +1,7 @@
-"""When two statements say the same, and when they exclude each other, without asking a model. Pure, and conservative:
-whatever is not sure is neither."""
+"""Rules that tell, without a model, whether two statements say the same or contradict each other. Pure.
+
+The rules are conservative: when they are not sure, they say neither.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,9 @@ import unicodedata
 from typing import Literal, TypeAlias
 
 Relation: TypeAlias = Literal["new", "same", "excludes"]
-"""A statement about something else, the same statement again, or one that cannot hold together with the other."""
+"""A statement about something else, the same statement, or one that contradicts the other."""
 
-
-# What a person or a thing has one of at a time. "My friend is …" may be said of two.
+# Attributes with one value at a time. "My friend is …" is not among them: it may be true of two people.
 _SINGLE = frozenset(
     """
     account address age airport birthday boss budget capital ceo city code colour color cost currency date deadline
@@ -29,34 +30,34 @@ _HEDGED = re.compile(r"\b(?:not|maybe|perhaps|probably|possibly|might|could|also
 
 
 def plain(text: str) -> str:
-    """A statement as it is compared: letters and blanks in one form, without the full stop."""
+    """Return a statement in the form in which it is compared: case and white space folded, no full stop."""
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split()).rstrip(".! ")
 
 
 def relation_by_rule(new: str, known: str) -> Relation | None:
-    """`same` for the same words, `excludes` for another value of what has one value; None: these rules cannot tell."""
+    """Return `same` for the same words and `excludes` for two values of a single-valued attribute, else None."""
     if plain(new) == plain(known):
         return "same"
     one, other = _attribute(new), _attribute(known)
     if one is None or other is None or one[0] != other[0]:
         return None
-    return "excludes" if one[1] != other[1] and _kind(one[1]) == _kind(other[1]) != "" else None
+    return "excludes" if one[1] != other[1] and _value_type(one[1]) == _value_type(other[1]) != "" else None
 
 
 def _attribute(text: str) -> tuple[str, str] | None:
-    """What a statement gives the one value of, and the value."""
+    """Return the single-valued attribute that a statement is about, and its value."""
     found = _ATTRIBUTE.fullmatch(text.strip().rstrip(".!"))
     if found is None or _HEDGED.search(plain(text)):
         return None
     what = plain(found["what"])
-    if what.startswith("the ") and what.count(" ") == 1:  # "the price": of what, the statement does not say
+    if what.startswith("the ") and what.count(" ") == 1:  # "the price" does not say of what
         return None
     noun = re.split(r" (?:of|for|in|at|on) ", what)[0].split()[-1]
     return (what, found["value"].strip()) if noun in _SINGLE else None
 
 
-def _kind(value: str) -> str:
-    """A number, a name, or ("") anything else, of which two may well hold together."""
+def _value_type(value: str) -> str:
+    """Return "number", "name", or "" for other values, of which two may be true at once."""
     if any(map(str.isdigit, value)):
         return "number"
     words = value.split()

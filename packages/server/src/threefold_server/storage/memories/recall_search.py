@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from threefold.contract import Memory, RecalledMemory, ScoreTest
 from threefold_server.rules.access import ScopeFilter
-from threefold_server.rules.ranking import Corpus, Place, Ranked, Row, rank
+from threefold_server.rules.ranking import Corpus, Ranked, Row, TurnKey, rank
 from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.prepared import Pending
@@ -27,7 +27,7 @@ from threefold_server.text.terms import query_terms
 Past = dict[UUID, AnyRow]
 """Superseded versions by their keys."""
 
-Cited = dict[UUID, list[Place]]
+Cited = dict[UUID, list[TurnKey]]
 
 
 @dataclass(frozen=True)
@@ -87,11 +87,11 @@ class Search:
         least = self.limits.min_trust or 0.0
         return lambda: {row.fact: row for row in rows() if row.trust >= least}
 
-    def _cited(self, citations: Sequence[Any]) -> tuple[Cited, set[Place]]:
+    def _cited(self, citations: Sequence[Any]) -> tuple[Cited, set[TurnKey]]:
         """The turns that each fact that holds rests on; and the turns all of whose facts hold no more."""
         cited: Cited = {}
-        outdated: set[Place] = set()
-        current: set[Place] = set()
+        outdated: set[TurnKey] = set()
+        current: set[TurnKey] = set()
         for fact, valid_from, valid_to, session, from_seq, upto_seq in citations:
             places = [(session, seq) for seq in range(from_seq, upto_seq + 1)]
             if self._holds(valid_from, valid_to):
@@ -112,7 +112,7 @@ class Search:
         dense = None if self.vector is None else search.send_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
-    def _rank(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[Place]]) -> list[Ranked]:
+    def _rank(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[TurnKey]]) -> list[Ranked]:
         return rank(
             self.query,
             rows,
