@@ -272,7 +272,7 @@ def test_interrupt_ends_the_server(tmp_path: Path) -> None:
         (["--key-file", "junk"], {}, 2, "api_key must be printable ASCII"),
         (["--data", "store", "--key-file", "junk"], {}, 2, "api_key must be printable ASCII"),
         (["--data", "store", "--key-file", "empty"], {}, 2, "api_key must be printable ASCII"),
-        (["--data", "diary"], {}, 1, "the database file is damaged, or is no database"),
+        (["--data", "diary"], {}, 1, "the database file is damaged or not a SQLite database"),
         (["--data", "junk"], {}, 1, "File exists"),
         (["--data", "store"], {"embedder": "nonsense"}, 2, "unknown embedder 'nonsense'"),
         (["--data", "store"], {"port": "x"}, 2, "(THREEFOLD_PORT): Input should be a valid integer"),

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from threefold.errors import Unavailable
-from threefold_server.storage.engine.database import GONE, Database
+from threefold_server.storage.engine.database import SILENT_HOST, Database
 from threefold_server.storage.engine.tables import owners
 
 
@@ -32,7 +32,7 @@ def test_error_contains_no_values(database_url: str) -> None:
 @pytest.mark.parametrize("parameter", ["", "?connect_timeout=2"], ids=["by default", "as the URL says"])
 def test_silent_host_is_given_up(monkeypatch: pytest.MonkeyPatch, parameter: str) -> None:
     """The host accepts the connection and never answers. The shortest timeout of the driver is two seconds."""
-    monkeypatch.setitem(GONE, "connect_timeout", 600 if parameter else 2)
+    monkeypatch.setitem(SILENT_HOST, "connect_timeout", 600 if parameter else 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql://ana:secret@127.0.0.1:{silent.getsockname()[1]}/threefold{parameter}"
         with closing(Database(url)) as database, pytest.raises(Unavailable, match="ConnectionTimeout") as failure:

@@ -37,7 +37,10 @@ def statements(dialect: Dialect) -> Iterator[str]:
         path = module.__name__.removeprefix("threefold_server.")
         for name, value in vars(module).items():
             several = cast("dict[object, object]", value) if isinstance(value, dict) else {}
-            named = {name: value, **{f"{name}[{key}]": statement for key, statement in several.items()}}
+            named: dict[str, object] = {
+                name: value,
+                **{f"{name}[{key}]": statement for key, statement in several.items()},
+            }
             for label, statement in named.items():
                 if isinstance(statement, Prepared | PreparedAmong):
                     yield f"-- {path}.{label}\n{statement.sql(dialect)};\n"

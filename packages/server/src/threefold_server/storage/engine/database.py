@@ -1,8 +1,8 @@
 """Engines, threads and transactions: how every statement reaches its database.
 
-A transaction is one plain synchronous function, run in one thread hop. On Postgres its first statement sets the
-row-level-security scope; on SQLite all writes go through one connection in one thread, which commits together what is
-waiting. On Postgres a transaction that loses a race with another one is run again (`races.py`).
+A transaction is one plain synchronous function that runs in one database thread. On Postgres its first statement sets
+the scope of row-level security, and a transaction that loses a race with another one runs again (`races.py`). On SQLite
+one thread with one connection runs all writes and commits waiting ones together (`group_commit.py`).
 """
 
 from __future__ import annotations
@@ -36,32 +36,32 @@ __all__ = ["Connection", "Database", "RowScope", "sqlite_url"]
 
 T = TypeVar("T")
 RowScope = UUID | Literal["system"]
-"""Whose rows a transaction may touch: one owner's, or (only from `system.py`) everybody's."""
+"""Whose rows a transaction may touch: those of one owner, or with "system" those of all owners."""
 
-READERS = 4  # two cores + 2: more threads only trade the interpreter lock (facts of a 2-core measurement)
+READERS = 4  # two cores + 2: on 2 cores, more threads only competed for the interpreter lock
 BACKGROUND = 2
-SHARE = READERS - 1  # of one owner, so that its slow calls leave a thread to all others
+SHARE = READERS - 1  # threads that one owner may hold: its slow calls leave a thread for all other owners
 PROBES = 1  # readiness has a thread and a connection of its own
-BUSY_TIMEOUT_MS = 5_000  # for a lock that another process holds; writes of a service wait less (group_commit)
+BUSY_TIMEOUT_MS = 5_000  # wait for a lock that another process holds; writes of a service wait less (group_commit)
 INTERRUPT_STEPS = 20_000
-"""Steps of SQLite's machine between two looks at the time, about 1 ms apart."""
-CHECKPOINT_TIMEOUT_MS = 200  # it waits for readers while every writer waits for it
+"""Steps of SQLite's virtual machine between two checks of the deadline: about 1 ms."""
+CHECKPOINT_TIMEOUT_MS = 200  # a checkpoint waits for readers, and all writers wait for the checkpoint
 STATEMENT_TIMEOUT_MS = 30_000
 
 POOLER = "pooler"
-"""Our own parameter in a Postgres URL."""
+"""The parameter of a Postgres URL that only Threefold reads."""
 
-GONE = {
+SILENT_HOST = {
     "connect_timeout": 3,
     "tcp_user_timeout": 10_000,
     "keepalives_idle": 10,
     "keepalives_interval": 5,
     "keepalives_count": 2,
 }
-"""When a host that swallows packets is given up, before and after it has answered: the system itself waits for minutes,
-or hours. What the URL says instead holds."""
+"""Timeouts for hosts that silently drop packets, while connecting (seconds) and afterwards (the second in milliseconds,
+the others in seconds or packets). The system's own take minutes or hours. Values in the URL take precedence."""
 
-PING_AFTER_SECONDS = 1.0  # a connection idle for longer may have been cut; asking before every use cost a round trip
+PING_AFTER_SECONDS = 1.0  # a connection idle for longer may be broken; a ping before every use cost a round trip
 
 _SET_SCOPE = Prepared(
     select(
@@ -73,12 +73,13 @@ _SET_SCOPE = Prepared(
 Plans = Literal["force_custom_plan", "auto"]
 CUSTOM: Plans = "force_custom_plan"
 CACHED: Plans = "auto"
-"""How Postgres plans what is prepared. Searches anew each time: one plan for the mean owner costs a large one 14x (3 ->
-41 ms). For writes at once, planning took half of their time in the server."""
+"""How Postgres plans prepared statements. Searches are planned at each execution: with one plan for the average owner,
+a search of a large owner took 41 instead of 3 ms. `write_at_once` keeps its plans: planning took half of its time in
+the server."""
 
 
 class Database:
-    """One deployment's database. Opens lazily; `close()` returns every connection."""
+    """The database of one deployment. It connects at the first call; `close()` closes all connections."""
 
     def __init__(self, url: str) -> None:
         self.url = _normalise(url)
@@ -103,10 +104,23 @@ class Database:
         snapshot: bool = False,
         background: bool = False,
     ) -> T:
-        """Run a reading transaction. Cancelled or late, it is given up. Background work has threads of its own.
+        """Run `function` in a reading transaction and return its result.
 
-        Pipelined, it may run prepared statements only, and takes one round trip for all that are started together.
-        As a snapshot, all its statements see one state; on SQLite every transaction does.
+        A call that is cancelled or late is abandoned.
+
+        Args:
+            scope: Whose rows the transaction may read.
+            function: Gets the connection. It may run several times, so it must change nothing outside the database.
+            pipelined: Send statements without waiting for earlier results: all that are sent together take one round
+                trip on Postgres. `function` may then use `Prepared` statements only. No effect on SQLite.
+            snapshot: All statements see the same state, as they always do on SQLite. Allows 600 seconds.
+            background: Use the threads of background work and allow 60 seconds.
+
+        Returns:
+            What `function` returned.
+
+        Raises:
+            Unavailable: The database did not answer in time.
         """
         run = self._pipelined_sync if pipelined and not self.is_sqlite else self.read_sync
         run = self.snapshot_sync if snapshot else run
@@ -116,15 +130,23 @@ class Database:
         return await self._readers.run(seconds, partial(run, scope, function), owner=_owner(scope))
 
     async def probe(self, scope: RowScope, function: Callable[[Connection], T], seconds: float) -> T:
-        """Run a reading transaction for readiness: apart from all other calls, so that they cannot delay it."""
+        """Run a reading transaction for a readiness check, in a thread that no other calls use."""
         return await self._probes.run(seconds, partial(self.read_sync, scope, function))
 
     async def write(
         self, scope: RowScope, function: Callable[[Connection], T], *, pipelined: bool = False, background: bool = False
     ) -> T:
-        """Run a writing transaction; when this returns, it is committed. Background work has threads of its own.
+        """Run `function` in a writing transaction and return its result once it is committed.
 
-        Raises `Unavailable` when the database does not answer in time; its details say if the outcome is unknown.
+        Args:
+            scope: Whose rows the transaction may read and write.
+            function: As for `read`.
+            pipelined: As for `read`.
+            background: As for `read`.
+
+        Raises:
+            Unavailable: The database did not answer in time. Its details have `outcome: unknown` if the write may have
+                been stored.
         """
         seconds = LONG_SECONDS if background else allowed.get()
         if self._group is not None:
@@ -134,30 +156,33 @@ class Database:
         return await lane.run(seconds, partial(run, scope, function), owner=_owner(scope), writing=True)
 
     async def write_at_once(self, scope: RowScope, send: Callable[[Connection], Pending[T]]) -> T:
-        """A pipelined write on Postgres whose result is fetched with its commit. Its statements must find their rows by
-        key, however many there are: their plans are kept."""
+        """Run a pipelined write on Postgres that sends its statements together with the commit.
+
+        The result is fetched after the commit. The statements must find their rows by key, as Postgres keeps their
+        plans whatever the number of rows (`CACHED`).
+        """
         run = partial(self._pipelined_sync, scope, send, CACHED, writing=True)
         return (await self._writers.run(allowed.get(), run, owner=_owner(scope), writing=True))()
 
     def read_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
-        return self._settled(partial(self._transaction, self._reader, scope, function))
+        return self._with_retries(partial(self._transaction, self._reader, scope, function))
 
     def write_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
-        return self._settled(partial(self._transaction, self._writer, scope, function), writing=True)
+        return self._with_retries(partial(self._transaction, self._writer, scope, function), writing=True)
 
     def snapshot_sync(self, scope: RowScope, function: Callable[[Connection], T]) -> T:
-        """Run a reading transaction all of whose statements see the same moment."""
+        """Run a reading transaction in which all statements see the same state."""
         levels = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         engine = self._reader.execution_options(**levels)
-        return self._settled(partial(self._transaction, engine, scope, function))
+        return self._with_retries(partial(self._transaction, engine, scope, function))
 
     def _pipelined_sync(
         self, scope: RowScope, function: Callable[[Connection], T], plans: Plans = CUSTOM, *, writing: bool = False
     ) -> T:
-        return self._settled(partial(self._pipeline, scope, function, plans), writing=writing)
+        return self._with_retries(partial(self._pipeline, scope, function, plans), writing=writing)
 
-    def _settled(self, run: Callable[[_Attempt], T], *, writing: bool = False) -> T:
-        """Run a whole transaction, again where it loses a race with another one."""
+    def _with_retries(self, run: Callable[[_Attempt], T], *, writing: bool = False) -> T:
+        """Run a whole transaction, and again each time it loses a race with another one."""
         driver: Any = self._reader.dialect.loaded_dbapi
         with self._errors_translated(writing=writing) as attempt:
             return run_again(partial(run, attempt), (driver.Error,))
@@ -186,8 +211,10 @@ class Database:
         return result
 
     async def purge(self) -> bool:
-        """Move erased bytes out of SQLite's write-ahead log; False where readers, Postgres or a fault hold them back:
-        what was erased is so all the same."""
+        """Remove the bytes of deleted rows from SQLite's write-ahead log, and return whether that succeeded.
+
+        It fails while readers need the log, after a fault, and always on Postgres. The rows are deleted either way.
+        """
         if not self.is_sqlite:
             return False
         try:
@@ -204,7 +231,7 @@ class Database:
             return busy == 0
 
     async def aclose(self) -> None:
-        """Give calls in flight a moment to end, then close."""
+        """Wait a short time for running calls, then close."""
         for lane in self._lanes:
             await lane.aclose()
         self.close()
@@ -228,10 +255,10 @@ class Database:
 
     @contextmanager
     def _errors_translated(self, *, writing: bool = False) -> Generator[_Attempt]:
-        """Turn an unreachable, full or read-only database into `Unavailable`: try again.
+        """Raise `Unavailable` if the database is unreachable, full or read-only.
 
-        Nothing was stored, unless the connection was lost during a write. Prepared statements run on the driver, whose
-        own errors come through as they are.
+        Nothing was stored, unless the connection was lost during a write. Errors of the driver are caught, too, because
+        `Prepared` statements run on the driver, without SQLAlchemy's wrappers.
         """
         driver: Any = self._reader.dialect.loaded_dbapi
         attempt = _Attempt(writing and not self.is_sqlite)
@@ -244,30 +271,30 @@ class Database:
         except PoolTimeout as error:
             raise Unavailable("all database connections are busy; try again") from error
         except (OperationalError, InternalError, driver.OperationalError, driver.InternalError) as error:
-            if attempt.is_write and _is_lost(error):
+            if attempt.is_write and _is_outcome_unknown(error):
                 raise not_in_time(unknown=True) from error
             hint = "" if self.is_sqlite else "; does it run, and is THREEFOLD_DATABASE_URL right?"
-            raise Unavailable(f"the database did not answer: {_reason(error)}{hint}") from error
+            raise Unavailable(f"the database did not answer: {_error_name(error)}{hint}") from error
         except DBAPIError as error:
             if error.connection_invalidated and attempt.is_write:
                 raise not_in_time(unknown=True) from error
             if error.connection_invalidated:
                 raise Unavailable("the database connection was lost; try again") from error
             if self.is_sqlite and type(error) is DatabaseError:
-                raise Unavailable("the database file is damaged, or is no database") from error
+                raise Unavailable("the database file is damaged or not a SQLite database") from error
             raise
 
 
 @dataclass
 class _Attempt:
-    """What is known of a transaction when it fails."""
+    """The progress of a transaction, to interpret its failure."""
 
     writing: bool
     begun: bool = False
 
     @property
     def is_write(self) -> bool:
-        """Whether the server may have been told to store something."""
+        """Whether the server may have received a write."""
         return self.writing and self.begun
 
 
@@ -285,16 +312,19 @@ def _normalise(url: str) -> URL:
 
 
 def _pooled(url: str) -> bool:
-    """Whether the URL says that a transaction pooler (such as PgBouncer) is in between."""
+    """Return whether the URL says that the service connects through a transaction pooler such as PgBouncer."""
     pooler = make_url(url).query.get(POOLER)
     if pooler not in (None, "transaction"):
-        raise ValueError(f"database_url: {POOLER} can be 'transaction' only, not {pooler!r}")
+        raise ValueError(f"database_url: {POOLER} must be 'transaction', not {pooler!r}")
     return pooler is not None
 
 
 def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
-    """What holds for a whole connection. A pooler gives each transaction another one, so that nothing may: neither
-    prepared statements nor options, which the role has to have itself."""
+    """Return connection arguments that set session state.
+
+    Behind a pooler there are none, because each transaction may get another session: no prepared statements, and no
+    options (set them on the role).
+    """
     if pooled:
         return {"prepare_threshold": None}
     own = f"-c statement_timeout={STATEMENT_TIMEOUT_MS}"
@@ -302,8 +332,8 @@ def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
     return {"prepare_threshold": 2, "options": f"{own} {given if isinstance(given, str) else ' '.join(given)}"}
 
 
-def _given_up(url: URL) -> dict[str, Any]:
-    return {name: value for name, value in GONE.items() if name not in url.query}
+def _timeouts(url: URL) -> dict[str, Any]:
+    return {name: value for name, value in SILENT_HOST.items() if name not in url.query}
 
 
 def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
@@ -318,13 +348,13 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
 
     @event.listens_for(engine, "connect")
     def configure(connection: sqlite3.Connection, _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
-        connection.isolation_level = None  # we emit BEGIN ourselves, so that reads see one snapshot
+        connection.isolation_level = None  # the "begin" listener sends BEGIN, so that reads see one snapshot
         connection.set_progress_handler(_is_late, INTERRUPT_STEPS)
         for pragma in (
             "journal_mode=WAL",
             "synchronous=FULL",  # an acknowledged write survives power loss
             "foreign_keys=ON",
-            "secure_delete=ON",  # deleted text is overwritten, not merely unlinked
+            "secure_delete=ON",  # overwrite deleted text with zeros
             "cache_size=-65536",
         ):
             connection.execute(f"PRAGMA {pragma}")
@@ -332,14 +362,14 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
         driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:  # the writer thread has begun by itself
+        if not driver.in_transaction:  # group_commit sends BEGIN itself
             driver.execute(begin)
 
     return engine
 
 
 def _is_late() -> bool:
-    """Whether SQLite should end the statement that runs in this thread."""
+    """Return whether SQLite should interrupt the statement that runs in this thread."""
     deadline = current.get()
     return deadline is not None and deadline.passed
 
@@ -350,15 +380,15 @@ def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
     from psycopg import Error as PsycopgError
     from psycopg.types import TypeInfo
 
-    from threefold_server.storage.engine.liveness import Liveness, opener  # loads the [postgres] extra
+    from threefold_server.storage.engine.liveness import Liveness, opener  # needs the [postgres] extra
 
     engine = create_engine(
         url,
         pool_size=READERS * 2 + BACKGROUND + PROBES,
         max_overflow=0,
-        hide_parameters=True,  # a traceback must not quote what was said
+        hide_parameters=True,  # a traceback must not contain texts of memories
         pool_timeout=5,
-        connect_args=_given_up(url) | _postgres_session(url, pooled=pooled),
+        connect_args=_timeouts(url) | _postgres_session(url, pooled=pooled),
     )
 
     liveness = Liveness()
@@ -368,7 +398,7 @@ def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
     def configure(connection: PsycopgConnection[Any], _: Any) -> None:  # pyright: ignore[reportUnusedFunction]
         autocommit = connection.autocommit
         connection.autocommit = True
-        if TypeInfo.fetch(connection, "vector") is not None:  # before the first migration it is not there
+        if TypeInfo.fetch(connection, "vector") is not None:  # None before the first migration
             register_vector(connection)
         connection.autocommit = autocommit
 
@@ -384,20 +414,22 @@ def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
             connection.execute("")
             connection.rollback()
         except PsycopgError as error:
-            raise DisconnectionError from error  # the pool opens another one
+            raise DisconnectionError from error  # the pool opens another connection
 
     return engine, liveness
 
 
-def _is_lost(error: BaseException) -> bool:
-    """Whether no answer came; the server's own errors have a state, and undo the transaction. A server that shuts
-    down (57P..) may have committed before."""
+def _is_outcome_unknown(error: BaseException) -> bool:
+    """Return whether the server sent no error of its own, which has a SQLSTATE and rolls the transaction back.
+
+    A server that shuts down (57P..) may have committed before.
+    """
     cause = error.orig if isinstance(error, DBAPIError) else error
     state: str | None = getattr(cause, "sqlstate", None)
     return state is None or state.startswith("57P")
 
 
-def _reason(error: BaseException) -> str:
-    """The kind of fault (a read-only Postgres is an `InternalError`) without statement, values or address."""
+def _error_name(error: BaseException) -> str:
+    """Return the class name of the driver's error, which contains no statement, value or address."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return type(cause).__name__

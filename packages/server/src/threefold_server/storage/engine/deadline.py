@@ -21,20 +21,20 @@ T = TypeVar("T")
 
 CALL_SECONDS = 10.0
 LONG_SECONDS = 60.0
-"""Calls that touch much: forget, list, import, and those with a large body."""
+"""For long calls: forget, list, import, background work, and calls with a large body."""
 SNAPSHOT_SECONDS = 600.0
-"""An export or a check of the whole audit."""
+"""For an export or a check of the whole audit."""
 SLACK_SECONDS = 1.0
-"""The driver gives up first: it knows whether the call had begun."""
+"""Extra time for the driver to give up first: it knows whether the call had begun."""
 CLOSE_SECONDS = 2.0
-"""What calls in flight still have when the service ends."""
+"""Time that running calls still get when the service stops."""
 
 allowed: ContextVar[float] = ContextVar("threefold_database_seconds", default=CALL_SECONDS)
 """Seconds that each database call of the current request may take."""
 
 
 class Deadline:
-    """The moment at which a call must be over. Another thread may bring it forward."""
+    """The time by which a call must end. Another thread may bring it forward."""
 
     __slots__ = ("at",)
 
@@ -51,21 +51,21 @@ class Deadline:
 
 
 current: ContextVar[Deadline | None] = ContextVar("threefold_database_deadline", default=None)
-"""The deadline of the call that runs in this thread; commands on a store run without one."""
+"""The deadline of the call that runs in this thread; None in commands, which have no deadline."""
 
 
 def check_in_time() -> None:
-    """Raise `Unavailable` if the call that runs in this thread is late or given up: for loops that ask no database."""
+    """Raise `Unavailable` if the call in this thread is late or abandoned. For long loops without database calls."""
     deadline = current.get()
     if deadline is not None and deadline.passed:
         raise not_in_time(unknown=False)
 
 
 def not_in_time(*, unknown: bool) -> Unavailable:
-    """The error of a call that the database did not answer in time.
+    """Return the error for a call that the database did not answer in time.
 
     Args:
-        unknown: The call was a write that had begun, so it may or may not be stored.
+        unknown: Whether the call was a write that had begun, so that it may or may not be stored.
     """
     if unknown:
         return Unavailable(
@@ -77,10 +77,10 @@ def not_in_time(*, unknown: bool) -> Unavailable:
 
 
 class Lane:
-    """A few threads for one kind of call. A call that was given up keeps its thread until the driver returns."""
+    """A few threads for one kind of call. An abandoned call keeps its thread until the driver returns."""
 
     def __init__(self, threads: int, *, share: int | None = None) -> None:
-        """`share` is how many of the threads one owner may hold; all by default."""
+        """Create the threads; one owner may hold `share` of them at once (default: all)."""
         self._pool = ThreadPoolExecutor(threads, "threefold-database")
         self._shares = None if share is None else Shares(share)
         self._running: set[Deadline] = set()
@@ -90,9 +90,17 @@ class Lane:
     ) -> T:
         """Run `work` in a thread and return its result.
 
-        Raises `Unavailable` when the call is not over after `seconds`, the wait for a thread included, or when `owner`
-        holds its share of the threads for so long. A cancelled read is given up; a write that has begun is awaited, as
-        its caller must learn whether it was stored.
+        A cancelled read is abandoned. A write that has begun is awaited even if its caller is cancelled, because the
+        caller must learn whether it was stored.
+
+        Args:
+            seconds: The most time for the call, including the wait for a thread.
+            work: A function without arguments.
+            owner: The owner whose share of the threads the call uses; None for none.
+            writing: Whether `work` writes.
+
+        Raises:
+            Unavailable: The call did not end in time, or other calls of `owner` used its share for so long.
         """
         deadline = Deadline(seconds)
         if self._shares is not None and owner is not None:
@@ -120,7 +128,7 @@ class Lane:
             self._running.discard(deadline)
 
     async def aclose(self) -> None:
-        """Wait for the calls in flight, but not for long."""
+        """Wait a short time for running calls, then stop."""
         for deadline in self._running.copy():
             deadline.shorten(CLOSE_SECONDS)
         stop = partial(self._pool.shutdown, wait=True, cancel_futures=True)
@@ -128,7 +136,7 @@ class Lane:
             await anyio.to_thread.run_sync(stop, abandon_on_cancel=True)
 
     def close(self) -> None:
-        """Let the threads end once their calls are over."""
+        """Let each thread end after its current call."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,7 +1,7 @@
-"""Long texts in part: what is read of a turn where only its head and tail can be used.
+"""Head and tail of long texts, for readers that cannot use a whole turn.
 
-The database cuts, so that the middle never reaches Python. Secrets are looked for in a margin beyond each cut, which is
-dropped afterwards, so that half a secret is never shown.
+The database cuts the text, so that the middle never reaches Python. Redaction also sees a margin beyond each cut, which
+is dropped afterwards, so that half a secret is never shown.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Any
 from sqlalchemy import ColumnElement, case, func
 
 MARGIN = 8_000
-"""Characters beyond a cut that are read but not shown: more than the largest private key has."""
+"""Characters beyond a cut that are read but not shown: more than the length of the largest private key."""
 
 COLUMNS = ("content", "content_tail", "content_size")
 
 
 def columns(text: ColumnElement[str], most: Any, end: Any) -> list[ColumnElement[Any]]:
-    """Return a text as the three `COLUMNS`, for `shown`.
+    """Return the three columns (named `COLUMNS`) that `shown` makes a text of.
 
     Args:
-        most: Characters up to which a text is read whole: a number, or a parameter of type integer.
-        end: Characters read of either end of a longer text: `end_of(most)`.
+        text: The column of the text.
+        most: Texts up to this many characters are read whole: a number, or a parameter of type integer.
+        end: Characters read of each end of a longer text: `end_of(most)`.
     """
     size = func.length(text)
     values = (
@@ -34,17 +35,17 @@ def columns(text: ColumnElement[str], most: Any, end: Any) -> list[ColumnElement
 
 
 def end_of(most: int) -> int:
-    """Return how many characters are read of either end of a text that is longer than `most`."""
+    """Return how many characters are read of each end of a text that is longer than `most`."""
     return most // 2 + MARGIN
 
 
 def is_cut(row: Any) -> bool:
-    """Whether the middle of the row's text was not read."""
+    """Return whether the middle of the row's text was left out."""
     return row.content_tail is not None
 
 
 def shown(row: Any, clean: Callable[[str], str]) -> str:
-    """Return the row's text cleaned of what must not be shown, with a mark in place of a middle that was not read."""
+    """Return the row's text after `clean` (redaction), with a mark where the middle was left out."""
     if not is_cut(row):
         return clean(row.content)
     head = clean(row.content)

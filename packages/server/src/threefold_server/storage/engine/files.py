@@ -1,4 +1,4 @@
-"""The files of the embedded database: created for their owner only, and reported if other users may read them."""
+"""The files of a SQLite database: created for their owner only, and reported if other users have access to them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ OTHERS = 0o077
 
 
 class Loose(NamedTuple):
-    """A directory or file that other users of the machine may use, and the command that closes it."""
+    """A directory or file that other users of the machine have access to, and the command that removes the access."""
 
     path: Path
     mode: int
     remedy: str
-    """Never run by us: the directory may hold more than the store."""
+    """Threefold does not run it: the directory may contain other files."""
 
     @property
     def found(self) -> str:
@@ -32,7 +32,7 @@ class Loose(NamedTuple):
 
 
 def create(url: URL) -> None:
-    """Create the directory and an empty database file, unless they exist. SQLite gives the file's mode to its logs."""
+    """Create the directory and an empty database file unless they exist. SQLite's log files inherit the file's mode."""
     path = _path(url)
     if path is not None:
         path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -40,7 +40,7 @@ def create(url: URL) -> None:
 
 
 def loose(url: URL) -> list[Loose]:
-    """Return the directory and files of a database that other users may read or change. Postgres has none here."""
+    """Return the directory and the first file of a database to which other users have access; [] for Postgres."""
     path = _path(url)
     if path is None:
         return []
@@ -51,7 +51,7 @@ def loose(url: URL) -> list[Loose]:
 
 def _first_loose(paths: Iterable[Path], remedy: str) -> list[Loose]:
     for path in paths:
-        with suppress(FileNotFoundError):  # logs come and go
+        with suppress(FileNotFoundError):  # SQLite deletes its log files at times
             mode = path.stat().st_mode & 0o777
             if mode & OTHERS:
                 return [Loose(path, mode, remedy)]
@@ -59,7 +59,7 @@ def _first_loose(paths: Iterable[Path], remedy: str) -> list[Loose]:
 
 
 def warn(database_url: str) -> None:
-    """Log what other users may read or change, and the command that closes it."""
+    """Log a warning for each path to which other users have access, with the command that removes the access."""
     for each in loose(make_url(database_url)):
         fields = {"path": str(each.path), "mode": f"{each.mode:04o}", "remedy": each.remedy}
         logger.warning("other users of this machine have access to the store", extra={"fields": fields})

@@ -1,7 +1,7 @@
-"""SQLite's one writer: a thread that runs waiting writes in one transaction, each undone by itself where it fails.
+"""The one writer of SQLite: a thread that commits waiting writes together, each in a savepoint of its own.
 
-One commit waits for the disk once however many writes are in it: at 32 clients 2,600 writes a second instead of 1,300.
-Transactions and savepoints are the driver's own: SQLAlchemy's cost as much again as the statements of a write.
+A commit waits for the disk once, however many writes it contains: with 32 clients, 2,600 instead of 1,300 writes a
+second. Transactions and savepoints use the driver, because SQLAlchemy's took as long as the statements of a write.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from threefold_server.storage.engine.deadline import SLACK_SECONDS, not_in_time
 T = TypeVar("T")
 
 WRITES_PER_COMMIT = 64
-BUSY_TIMEOUT_MS = 3_000  # for a lock that another process holds; a client waits 5 s for a write
+BUSY_TIMEOUT_MS = 3_000  # wait for a lock that another process holds; a client waits 5 s for a write
 CLOSE_SECONDS = 10.0
 
 
@@ -33,7 +33,7 @@ class _Write(NamedTuple):
 
 
 class GroupCommit:
-    """Runs functions on the writing connection. The thread starts with the first write and ends with `close`."""
+    """Runs writes on the writing connection. The thread starts with the first write and ends with `close`."""
 
     def __init__(self, engine: Engine, translate: Callable[[], AbstractContextManager[Any]]) -> None:
         self._engine = engine
@@ -42,9 +42,12 @@ class GroupCommit:
         self._thread: threading.Thread | None = None
 
     async def run(self, function: Callable[[Connection], T], seconds: float) -> T:
-        """The function's result, once it is committed. A cancelled caller does not undo a write that has begun.
+        """Run a write and return its result once it is committed.
 
-        Raises `Unavailable` after `seconds`, the wait for other writes included.
+        A write that has begun is not rolled back if its caller is cancelled.
+
+        Raises:
+            Unavailable: The write did not end in `seconds`, including the wait for other writes.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="threefold-writer", daemon=True)
@@ -56,7 +59,7 @@ class GroupCommit:
         raise not_in_time(unknown=not outcome.cancel())
 
     def close(self) -> None:
-        """Finish what is waiting and end the thread, unless its disk hangs."""
+        """Finish waiting writes and end the thread; return after 10 seconds even if the disk hangs."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(CLOSE_SECONDS)
@@ -79,16 +82,16 @@ class GroupCommit:
             self._commit([write for write in batch if write.outcome.set_running_or_notify_cancel()])
 
     def _commit(self, batch: list[_Write]) -> None:
-        settle: list[Callable[[], None]] = []
+        replies: list[Callable[[], None]] = []
         try:
             with self._translate(), self._engine.connect() as connection:
-                settle = self._transaction(connection, batch)
-        except Exception as error:  # noqa: BLE001 - whatever went wrong, each waiting caller has to be told
+                replies = self._transaction(connection, batch)
+        except Exception as error:  # noqa: BLE001 - every waiting caller must get the error
             if _is_locked(error):
-                batch += self._all_waiting()  # each would wait as long for the same lock, one batch after the other
-            settle = [_refuser(write, error) for write in batch]
-        for tell in settle:
-            tell()
+                batch += self._all_waiting()  # each further batch would wait as long for the same lock
+            replies = [_failure(write, error) for write in batch]
+        for reply in replies:
+            reply()
 
     def _all_waiting(self) -> list[_Write]:
         found: list[_Write] = []
@@ -101,34 +104,34 @@ class GroupCommit:
         return found
 
     def _transaction(self, connection: Connection, batch: list[_Write]) -> list[Callable[[], None]]:
-        """Run the writes and commit them; what to tell each caller. A write that is alone needs no savepoint."""
+        """Run the writes, commit them, and return the replies to their callers. A single write needs no savepoint."""
         driver: Any = connection.connection.driver_connection
         attempt = _run if len(batch) == 1 else self._attempt
         driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         driver.execute("BEGIN IMMEDIATE")
         try:
-            settle = [attempt(connection, write) for write in batch]
+            replies = [attempt(connection, write) for write in batch]
             driver.execute("COMMIT")
         except BaseException:
-            if driver.in_transaction:  # a full disk has undone everything by itself
+            if driver.in_transaction:  # not if SQLite rolled back by itself, for example on a full disk
                 driver.execute("ROLLBACK")
             raise
-        return settle
+        return replies
 
     def _attempt(self, connection: Connection, write: _Write) -> Callable[[], None]:
-        """Run one write of several, so that it can be undone alone."""
+        """Run one of several writes in a savepoint, so that it can be rolled back alone."""
         driver: Any = connection.connection.driver_connection
         driver.execute("SAVEPOINT one_write")
         try:
             with self._translate():
-                tell = _run(connection, write)
+                reply = _run(connection, write)
         except Exception as error:
-            if not driver.in_transaction:  # nobody's write is there any more
+            if not driver.in_transaction:  # SQLite has rolled back all writes
                 raise
             driver.execute("ROLLBACK TO one_write")
-            tell = _refuser(write, error)
+            reply = _failure(write, error)
         driver.execute("RELEASE one_write")
-        return tell
+        return reply
 
 
 def _run(connection: Connection, write: _Write) -> Callable[[], None]:
@@ -136,11 +139,11 @@ def _run(connection: Connection, write: _Write) -> Callable[[], None]:
     return lambda: write.outcome.set_result(result)
 
 
-def _refuser(write: _Write, error: BaseException) -> Callable[[], None]:
+def _failure(write: _Write, error: BaseException) -> Callable[[], None]:
     return lambda: write.outcome.set_exception(error)
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Whether another process kept its lock for longer than we wait."""
+    """Return whether another process held its lock for longer than the busy timeout."""
     causes = (error, error.__cause__, getattr(error.__cause__, "orig", None))
     return any(getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY for cause in causes)

@@ -1,7 +1,7 @@
-"""Whether Postgres answers at all: a hung server is told from a slow statement, and calls to it are refused at once.
+"""Detection of a Postgres server that hangs, as opposed to one slow statement. Calls to a hung server fail at once.
 
-A stopped server takes connections and acknowledges packets, since the kernel does that, so neither a TCP timeout nor
-`statement_timeout` ends the wait.
+A stopped server process still accepts connections and acknowledges packets, because the kernel does that. So neither a
+TCP timeout nor `statement_timeout` ends the wait.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from threefold.errors import Unavailable
 from threefold_server.storage.engine.deadline import Deadline, current
 
 PATIENCE_SECONDS = 1.0
-"""A statement that takes longer makes its thread ask whether the server still answers others."""
+"""After this time of waiting for a statement, its thread checks whether the server still answers a new connection."""
 PROBE_SECONDS = 2
-"""For a new connection, the shortest that libpq knows; then as long again for one answer."""
+"""Timeout for a new connection (the shortest that libpq allows), and again for its answer to one query."""
 TRIAL_SECONDS = 2.0
-"""While the server hangs, one call in this time is let through to see whether it still does."""
+"""While the server hangs, one call per this time is admitted to see whether the server answers again."""
 CANCEL_SECONDS = 1.0
-"""For a server to end a statement whose caller has given up; then the connection is closed."""
+"""Time for the server to cancel a statement that is late; after it, the connection is closed."""
 
 Probe = Callable[[], bool]
 
 
 class Liveness:
-    """What this process knows of its Postgres server."""
+    """Whether the Postgres server of this process hangs."""
 
     def __init__(self) -> None:
         self._hangs = False
@@ -42,25 +42,25 @@ class Liveness:
         self._probing = threading.Lock()
 
     def admit(self) -> None:
-        """Raise `Unavailable` while the server hangs, except for a trial from time to time."""
+        """Raise `Unavailable` while the server hangs, except for one call every two seconds."""
         if not self._hangs:
             return
         with self._lock:
             now = time.monotonic()
             if self._hangs and now < self._trial_at:
-                raise Unavailable("the database hangs; nothing was stored, try again", {"retry_after": 1})
+                raise Unavailable("the database does not respond; nothing was stored, try again", {"retry_after": 1})
             self._trial_at = now + TRIAL_SECONDS
 
     def note_answer(self) -> None:
-        """The server has answered."""
+        """Record that the server answered."""
         self._hangs = False
 
     def note_silence(self) -> None:
-        """The server has not answered a new connection."""
+        """Record that the server did not answer a new connection."""
         self._trial_at, self._hangs = time.monotonic() + TRIAL_SECONDS, True
 
     def hangs(self, probe: Probe) -> bool:
-        """Whether the server answers nobody. One thread asks it, at intervals; the others take what is known."""
+        """Return whether the server hangs. One thread probes it at intervals; the others use the last result."""
         if self._hangs or not self._probing.acquire(blocking=False):
             return self._hangs
         try:
@@ -75,17 +75,17 @@ class Liveness:
 
 
 class WatchedConnection(psycopg.Connection[Any]):
-    """A connection whose waits end: at the deadline of the call, or when the server hangs."""
+    """A connection that stops waiting at the deadline of the call, or when the server hangs."""
 
     liveness: Liveness
     probe: Probe
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **options: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Consume a generator of the driver, as the base class does."""
+        """Run a generator of the driver to its end, as the base class does."""
         return super().wait(self._watched(gen), *args, **options)
 
     def _watched(self, gen: Generator[Any, Any, Any]) -> Generator[Any, Any, Any]:
-        """Pass the driver's wait on. It is woken every 0.1 s without data, and that is when the time is looked at."""
+        """Forward the driver's wait, which wakes up every 0.1 s without data, and check the time at each wake-up."""
         watch: _Watch | None = None
         try:
             state = next(gen)
@@ -100,7 +100,7 @@ class WatchedConnection(psycopg.Connection[Any]):
 
 
 class _Watch:
-    """One wait that has already taken a moment."""
+    """One wait of a connection that has taken at least 0.1 s."""
 
     def __init__(self, connection: WatchedConnection) -> None:
         self._connection = connection
@@ -109,7 +109,7 @@ class _Watch:
         self._cancelled_at: float | None = None
 
     def check(self) -> None:
-        """Raise `psycopg.OperationalError` and close the connection when it is no use to wait on."""
+        """Close the connection and raise `psycopg.OperationalError` if waiting longer is useless."""
         now = time.monotonic()
         if self._cancelled_at is not None:
             if now - self._cancelled_at > CANCEL_SECONDS:
@@ -120,7 +120,7 @@ class _Watch:
             self._give_up()
 
     def _cancel(self, now: float) -> None:
-        """Ask the server to end the statement, which keeps the connection."""
+        """Ask the server to cancel the statement, so that the connection can be used again."""
         self._cancelled_at = now
         if not capabilities.has_cancel_safe():
             self._give_up()
@@ -135,7 +135,7 @@ class _Watch:
 
 
 def opener(liveness: Liveness) -> Callable[..., WatchedConnection]:
-    """How an engine opens its connections, so that they are watched."""
+    """Return the function by which an engine opens watched connections."""
 
     def connect(_: object, __: object, dsn: list[Any], arguments: dict[str, Any]) -> WatchedConnection:
         try:
@@ -151,7 +151,7 @@ def opener(liveness: Liveness) -> Callable[..., WatchedConnection]:
 
 
 def _answers(dsn: list[Any], arguments: dict[str, Any]) -> bool:
-    """Whether a new connection gets an answer, even if it is a refusal."""
+    """Return whether the server answers a new connection, even with an error."""
     try:
         connection = psycopg.connect(*dsn, **arguments)
     except psycopg.errors.ConnectionTimeout:

@@ -1,4 +1,4 @@
-"""The write-ahead log of Postgres: overwriting the segments that hold what was forgotten."""
+"""The write-ahead log of Postgres: overwrite the segments that may contain erased text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ALLOWED = text(
     " AND EXISTS (SELECT FROM pg_roles WHERE (rolname = current_user AND rolsuper)"
     " OR (rolname = 'pg_checkpoint' AND pg_has_role(oid, 'USAGE')))"
 )
-# The first eight digits of a name are the timeline, which says nothing about the order.
+# The first eight digits of a segment's name are the timeline, which does not order the segments.
 _CURRENT = text("SELECT substr(pg_walfile_name(pg_current_wal_insert_lsn()), 9)")
 _SEGMENTS = text("SELECT substr(name, 9) FROM pg_ls_waldir() WHERE name ~ '^[0-9A-F]{24}$'")
 _FILL = text("SELECT pg_logical_emit_message(false, 'threefold', 'purge')")
@@ -19,17 +19,17 @@ _CHECKPOINT = text("CHECKPOINT")
 
 
 def clear_log(connection: Connection) -> str | None:
-    """Overwrite the write-ahead log; return what may remain of it and until when, or None.
+    """Overwrite the write-ahead log; return what may remain of it and until when, or None if nothing remains.
 
-    A checkpoint does not delete old segments: most are renamed for later use, with their content. Each switch to the
-    next segment fills the rest of the current one with zeros, so one switch for each overwrites them all.
+    A checkpoint does not delete old segments: it renames most for later use, with their content. A switch to the next
+    segment fills the rest of the current one with zeros, so one switch per segment overwrites them all.
     """
     if not connection.execute(_ALLOWED).scalar_one():
         return _not_allowed(connection)
     connection.execute(_CHECKPOINT)
     last = connection.execute(_CURRENT).scalar_one()
     _switch(connection)
-    connection.execute(_CHECKPOINT)  # nothing up to `last` is needed for recovery any more
+    connection.execute(_CHECKPOINT)  # after this, recovery needs no segment up to `last`
     newest = max(connection.execute(_SEGMENTS).scalars())
     while connection.execute(_CURRENT).scalar_one() <= newest:
         _switch(connection)
@@ -37,8 +37,8 @@ def clear_log(connection: Connection) -> str | None:
     kept = sum(name <= last for name in connection.execute(_SEGMENTS).scalars())
     if kept:
         return (
-            f"{kept} segments of the write-ahead log, until a replication slot, wal_keep_size or the archiver lets "
-            "go of them; then purge again"
+            f"{kept} segments of the write-ahead log, until a replication slot, wal_keep_size or the archiver "
+            "releases them; then purge again"
         )
     return None
 
@@ -54,7 +54,7 @@ def _not_allowed(connection: Connection) -> str:
     ).one()
     return (
         "the write-ahead log, until Postgres has overwritten its old segments: not before its next checkpoint "
-        f"(checkpoint_timeout = {interval}), and after up to twice max_wal_size ({size}) of further writes. A purge "
-        f"overwrites them itself after: GRANT pg_checkpoint, pg_monitor TO {role}; "
-        f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {role}; run in this database by a superuser"
+        f"(checkpoint_timeout = {interval}), and after up to twice max_wal_size ({size}) of further writes. To let "
+        f"purge overwrite them, run as a superuser in this database: GRANT pg_checkpoint, pg_monitor TO {role}; "
+        f"GRANT EXECUTE ON FUNCTION pg_switch_wal() TO {role}"
     )

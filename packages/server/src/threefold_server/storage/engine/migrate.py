@@ -1,4 +1,4 @@
-"""Schema migrations: apply them, and tell whether a database has them all."""
+"""Schema migrations: apply them, and check that a database has all of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from threefold.errors import Unavailable
 from threefold_server.storage.engine import files, statistics
 from threefold_server.storage.engine.database import Database
 
-MIGRATION_LOCK = 7_316_040_031  # any constant of our own: it serialises migrations of one Postgres database
+MIGRATION_LOCK = 7_316_040_031  # an arbitrary constant: processes that migrate one Postgres database take turns
 
 
 def upgrade(url: str) -> None:
-    """Bring the database at `url` to the current schema. Safe to call from several processes at once."""
+    """Migrate the database at `url` to the current schema. Several processes may call this at once."""
     database = Database(url)
     files.create(database.url)
     try:
@@ -30,18 +30,18 @@ def upgrade(url: str) -> None:
 
 
 def check_current(connection: Connection) -> None:
-    """Raise `Unavailable` unless the schema is the one this version was built for."""
+    """Raise `Unavailable` unless the database has the schema of this version."""
     found = MigrationContext.configure(connection).get_current_revision()
-    wanted = ScriptDirectory.from_config(_config()).get_current_head()
-    if found != wanted:
+    needed = ScriptDirectory.from_config(_config()).get_current_head()
+    if found != needed:
         raise Unavailable(
-            f"the database schema is at {found or 'nothing'}, this version needs {wanted}; run `threefold migrate`"
+            f"the database schema is at {found or 'nothing'}, this version needs {needed}; run `threefold migrate`"
         )
 
 
 def _upgrade(connection: Connection) -> None:
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a migration takes the time it takes
+        connection.execute(text("SET LOCAL statement_timeout = 0"))  # a migration may take longer
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
         _ensure_vector(connection)
     config = _config()
@@ -53,11 +53,13 @@ def _upgrade(connection: Connection) -> None:
 def _check_known(connection: Connection, config: Config) -> None:
     found = MigrationContext.configure(connection).get_current_revision()
     if found and found not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
-        raise RuntimeError(f"the database schema is at {found}, of a newer version than this one; install that")
+        raise RuntimeError(
+            f"the database schema is at {found}, from a newer version of Threefold; install that version"
+        )
 
 
 def _ensure_vector(connection: Connection) -> None:
-    """Only a superuser may add pgvector to a database; where it is there already, nothing is needed."""
+    """Add pgvector to the database unless it is there, as only a superuser may add it."""
     if connection.execute(text("SELECT 1 FROM pg_extension WHERE extname = 'vector'")).first():
         return
     try:

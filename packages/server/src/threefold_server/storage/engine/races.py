@@ -1,7 +1,7 @@
-"""Transactions that lose a race with another one: which errors say so, and how often they are run again.
+"""Transactions that lose a race with another one: which errors say so, and how often such a transaction runs again.
 
-Postgres undoes such a transaction as a whole, so that running it again is safe: the second run sees what the winner
-committed. SQLite has one writer and no such races.
+Postgres rolls such a transaction back as a whole, so it is safe to run it again: the second run sees what the other
+transaction committed. SQLite has one writer and no such races.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from threefold_server.telemetry import logger
 T = TypeVar("T")
 
 RACES = {"40001": "serialization failure", "40P01": "deadlock", "23505": "unique violation", "23503": "missing parent"}
-"""SQLSTATE and its name in the log. The last two are races too: between a look at a row and the insert that rests on
-it, another transaction inserted or deleted that row. One that is no race comes again each time, and is raised."""
+"""SQLSTATE and its name in the log. The last two are races, too: another transaction inserted or deleted a row after
+this one had read it and before this one inserted. An error with another cause occurs in each attempt and is raised."""
 
 ATTEMPTS = 6
 FIRST_PAUSE = 0.01
-"""Seconds, at most, before the second attempt; doubled before each further one. Postgres itself takes one second to
-find a deadlock."""
+"""The longest pause in seconds before the second attempt, doubled before each further one. Postgres itself takes one
+second to find a deadlock."""
 
 
 def run_again(attempt: Callable[[], T], errors: tuple[type[Exception], ...]) -> T:
-    """Run a transaction until it loses no race, at most `ATTEMPTS` times; then raise its error.
+    """Run a transaction again while it loses races, at most `ATTEMPTS` times in all; then raise its error.
 
     Args:
-        attempt: Runs one whole transaction, from BEGIN to COMMIT. It may run several times, so that it must leave
-            nothing outside of the database, or begin by resetting it.
-        errors: The driver's errors.
+        attempt: Runs one whole transaction, from BEGIN to COMMIT. It may run several times, so it must change nothing
+            outside the database, or reset the change when it starts.
+        errors: The error classes of the driver.
     """
     for number in range(1, ATTEMPTS):
         try:
@@ -48,6 +48,6 @@ def run_again(attempt: Callable[[], T], errors: tuple[type[Exception], ...]) -> 
 
 
 def sqlstate(error: BaseException) -> str:
-    """Return Postgres's code of an error, from the driver or from SQLAlchemy around it; empty if there is none."""
+    """Return the SQLSTATE of an error of the driver or of SQLAlchemy; "" if it has none."""
     original = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return getattr(original, "sqlstate", None) or ""

@@ -1,4 +1,4 @@
-"""Row-level security on Postgres: the policies, and the check that the service's role is bound by them."""
+"""Row-level security on Postgres: the policies, and the check that they apply to the role of the service."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ CREATE FUNCTION threefold_pseudonym(key uuid) RETURNS uuid LANGUAGE sql STABLE A
     ) AS pads
 $$
 """
-"""HMAC-SHA256 of an owner's key by the store's secret, cut to 16 bytes: what `storage/pseudonyms.py` computes. A
-function, as a policy that names a column of `store` would keep that column from being altered."""
+"""HMAC-SHA256 of an owner's key with the store's secret, cut to 16 bytes, as `pseudonyms.py` computes it. It is a
+function because a column of `store` that a policy names could not be altered."""
 
 _SYSTEM = "current_setting('threefold.system', true) = 'on'"
 
 
 def tenant_policies(table: str) -> list[str]:
-    """DDL that binds one tenant table, also for its owner. With no scope set, no row is visible."""
+    """Return DDL that enables row-level security on a table, also for its owner. Without a scope no row is visible."""
     return [
         f"ALTER TABLE {table} ENABLE ROW LEVEL SECURITY",
         f"ALTER TABLE {table} FORCE ROW LEVEL SECURITY",
@@ -36,23 +36,23 @@ def tenant_policies(table: str) -> list[str]:
 
 
 def append_only_policies(table: str) -> list[str]:
-    """DDL for a table that an owner's transactions add to, and only system work reads or changes."""
+    """Return DDL for a table to which an owner's transactions add rows, and that only "system" reads or changes."""
     enabled, forced, _, system = tenant_policies(table)
     return [enabled, forced, f"CREATE POLICY own_entries ON {table} FOR INSERT WITH CHECK ({_OWNER})", system]
 
 
 def pseudonymous_policy(table: str) -> str:
-    """DDL that lets an owner's transactions add rows under the owner's pseudonym. Nobody but system work reads them."""
+    """Return DDL that lets an owner's transactions add rows under the owner's pseudonym. Only "system" reads them."""
     return f"CREATE POLICY own_entries ON {table} FOR INSERT WITH CHECK (owner = threefold_pseudonym({_OWN_KEY}))"
 
 
 def shared_reads(table: str, condition: str) -> str:
-    """DDL that lets everybody read the shared rows of a tenant table."""
+    """Return DDL that lets every owner read the shared rows of a table."""
     return f"CREATE POLICY shared_reads ON {table} FOR SELECT USING ({condition.format(shared=SHARED_POOL)})"
 
 
 def unbound_role(connection: Connection) -> str | None:
-    """The name of the connected role if row-level security does not bind it, else None."""
+    """Return the name of the connected role if it bypasses row-level security, else None."""
     row = connection.execute(
         text("SELECT rolname, rolsuper OR rolbypassrls AS unbound FROM pg_roles WHERE rolname = current_user")
     ).one()

@@ -1,4 +1,4 @@
-"""The owner and scope filter as SQL: the only translation of a `ScopeFilter` into conditions."""
+"""Conditions on owner, agent, session and visibility: the only translation of a `ScopeFilter` into SQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threefold_server.storage.engine.tables import facts, passages, sessions, tu
 
 
 class Scoped(NamedTuple):
-    """The columns of anything that has an owner, a place and a visibility."""
+    """The columns that decide who may read a row."""
 
     owner: Column[UUID]
     agent: Column[str]
@@ -21,21 +21,22 @@ class Scoped(NamedTuple):
 
 
 BEYOND = Reach.store
-"""A visibility above every item's: items are visible to at most their user."""
+"""A visibility above that of every memory, whose visibility is `user` at most."""
 
 FACTS = Scoped(facts.c.owner, facts.c.agent, facts.c.session, facts.c.visibility)
 PASSAGES = Scoped(passages.c.owner, passages.c.agent, passages.c.session, passages.c.visibility)
 EPISODES = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
-"""A turn has its place through its session."""
+"""The agent of a turn is a column of its session."""
 
 
 def visible(columns: Scoped) -> ColumnElement[bool]:
-    """Items within the asked reach and within their own visibility; the values come from `visible_to`.
+    """Return the condition that a row is within the reach of the request and within its own visibility.
 
-    The distance of an item is `session` in the reader's session, `agent` under the reader's agent, else `user`.
+    The values come from `visible_to`. The level that a reader needs for a row is `session` for rows of the reader's
+    session, `agent` for other rows of the reader's agent, and `user` for all others.
     """
-    # Postgres keeps no statistics of names, and takes a plain comparison for one row of 200: to list ten turns it then
-    # read all 8,000 of their user and sorted them. This form counts as one row of two.
+    # Postgres keeps no statistics of names and estimates that a plain comparison selects one row of 200: to list ten
+    # turns it then read and sorted all 8,000 turns of their user. It estimates that this form selects one row of two.
     same_agent = func.coalesce(columns.agent == bindparam("agent"), false())
     return and_(
         columns.owner == bindparam("owner"),
@@ -48,7 +49,7 @@ def visible(columns: Scoped) -> ColumnElement[bool]:
 
 
 def visible_to(scope: ScopeFilter) -> dict[str, Any]:
-    """The values of `visible`: what lies beyond the reach needs a visibility that nothing has."""
+    """Return the values for `visible`. Beyond the reach, the required visibility is one that no row has."""
     return {
         "owner": scope.owner,
         "agent": scope.agent,
@@ -59,9 +60,9 @@ def visible_to(scope: ScopeFilter) -> dict[str, Any]:
 
 
 def managed(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:
-    """Items that the caller may read by id, change and erase.
+    """Return the condition for rows that the caller may read by id, change and erase.
 
-    Those of its agent whatever their visibility, and beyond that what the user's other agents let be seen.
+    These are all rows of its agent, and the rows of the user's other agents that have the visibility `user`.
     """
     if scope.reach < Reach.user:
         return and_(columns.owner == scope.owner, columns.agent == scope.agent)
@@ -69,6 +70,6 @@ def managed(columns: Scoped, scope: ScopeFilter) -> ColumnElement[bool]:
 
 
 def erasable(table: Table, scope: ScopeFilter) -> ColumnElement[bool]:
-    """Rows (of a table with `owner` and `agent`) that a forget at this reach erases, whatever their visibility."""
+    """Return the condition for rows that a forget at this reach erases, whatever their visibility."""
     within = table.c.agent == scope.agent if scope.reach < Reach.user else true()
     return and_(table.c.owner == scope.owner, within)

@@ -1,4 +1,4 @@
-"""How many threads one owner may hold at once, so that none holds those of all others."""
+"""The number of threads that one owner may use at once, so that no owner blocks all others."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from threefold.errors import Unavailable
 
 
 class Shares:
-    """Places in one lane of threads. Waiting callers of one owner queue here, apart from those of other owners."""
+    """The shares of all owners in one lane of threads. Callers of one owner queue here, apart from other owners."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._gates: dict[UUID, _Gate] = {}
 
     async def take(self, owner: UUID, seconds: float) -> None:
-        """Take a place; raise `Unavailable` if the owner's other calls hold all of its places for `seconds`."""
+        """Take a slot for one call.
+
+        Raises:
+            Unavailable: Other calls of the owner held all of its slots for `seconds`.
+        """
         gate = self._gates.get(owner)
         if gate is None:
             gate = self._gates[owner] = _Gate(self._most)
         gate.callers += 1
-        if not gate.places.locked():
-            await gate.places.acquire()
+        if not gate.slots.locked():
+            await gate.slots.acquire()
             return
         try:
             with anyio.fail_after(seconds):
-                await gate.places.acquire()
+                await gate.slots.acquire()
         except TimeoutError:
             self._leave(owner, gate)
             raise Unavailable(
@@ -43,21 +47,21 @@ class Shares:
             raise
 
     def give_back(self, owner: UUID, future: Future[Any]) -> None:
-        """Give the place back once the call is over, which may be after its caller has given up."""
+        """Give the slot back once the call ends, which may be after its caller has given up."""
         if future.done():
             self._release(owner)
             return
         loop = asyncio.get_running_loop()
 
         def over(_: Future[Any]) -> None:
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no caller waits
                 loop.call_soon_threadsafe(self._release, owner)
 
         future.add_done_callback(over)
 
     def _release(self, owner: UUID) -> None:
         gate = self._gates[owner]
-        gate.places.release()
+        gate.slots.release()
         self._leave(owner, gate)
 
     def _leave(self, owner: UUID, gate: _Gate) -> None:
@@ -67,8 +71,8 @@ class Shares:
 
 
 class _Gate:
-    """The places of one owner, and how many callers hold one or wait for one."""
+    """The slots of one owner, and the number of callers that hold or await one."""
 
-    def __init__(self, places: int) -> None:
-        self.places = asyncio.Semaphore(places)
+    def __init__(self, slots: int) -> None:
+        self.slots = asyncio.Semaphore(slots)
         self.callers = 0

@@ -9,10 +9,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 
 def insert_into(connection: Connection, table: Table) -> Any:
-    """`INSERT` with the `ON CONFLICT` clause that both databases know."""
+    """Return an `INSERT` for the connection's database, to which `ON CONFLICT` can be added."""
     return insert_for(connection.dialect.name, table)
 
 
 def insert_for(dialect: str, table: Table) -> Any:
-    """The same for a statement that is prepared."""
+    """Return the same for the dialect of a statement that will be prepared."""
     return (sqlite if dialect == "sqlite" else postgresql).insert(table)

@@ -1,7 +1,7 @@
-"""Planner statistics of Postgres: ANALYZE keeps no values of columns that may hold words or names.
+"""Planner statistics of Postgres: keep ANALYZE from sampling columns that may contain words or names.
 
 ANALYZE copies frequent values and a histogram of each column into `pg_statistic`, where they outlive their rows. The
-rule goes by the column's type, so that a new column is covered without being listed.
+rule depends on the column's type, so that a new column is covered without being listed.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ _OTHERS = text(f"{_EXPRESSIONS} UNION ALL {_EXTENDED}").bindparams(types=list(SA
 
 
 def silence_all(database: Database, lock_timeout: str = "0") -> None:
-    """Keep ANALYZE from sampling words or names, and delete what it has sampled; nothing to do on SQLite.
+    """Keep ANALYZE from sampling words or names, and delete the samples it has taken. Do nothing on SQLite.
 
-    Each table has a transaction of its own: one that held several and waited for more could meet a writer that does the
-    same in another order.
+    Each table has a transaction of its own: one transaction that locks several tables could deadlock with a writer that
+    locks them in another order.
     """
     for table in database.read_sync("system", tables_to_silence):
         database.write_sync("system", partial(_silence, table=table, lock_timeout=lock_timeout))
 
 
 def tables_to_silence(connection: Connection) -> list[str]:
-    """The tables of which ANALYZE would still keep words or names; on SQLite none, as it never analyzes."""
+    """Return the tables of which ANALYZE would still sample words or names; [] on SQLite, which never analyzes."""
     if connection.dialect.name != "postgresql":
         return []
     tables = {"tables": list(metadata.tables)}
@@ -76,11 +76,11 @@ def tables_to_silence(connection: Connection) -> list[str]:
 
 
 def _silence(connection: Connection, table: str, lock_timeout: str) -> None:
-    """Keep ANALYZE from sampling words of one table, and delete what it has sampled.
+    """Keep ANALYZE from sampling words of one table, and delete the samples it has taken.
 
-    ANALYZE leaves the old values of a column that it skips. A change of type deletes them, and one to the same type
-    rewrites no table and no index but partial ones and those of expressions. These and extended statistics come after
-    it, as it makes them anew.
+    ANALYZE keeps the old samples of a column that it skips. A change of the column's type deletes them; a change to the
+    same type does not rewrite the table, but recreates partial indexes, indexes of expressions and extended statistics.
+    So their settings are changed afterwards.
     """
     connection.execute(text("SET LOCAL statement_timeout = 0"))
     connection.execute(text(f"SET LOCAL lock_timeout = '{lock_timeout}'"))

@@ -1,4 +1,4 @@
-"""Secrets of one store, made once and kept in its database."""
+"""Secrets of one store, generated once and kept in its database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from threefold_server.storage.engine.tables import store
 
 
 def store_secret(connection: Connection, name: str) -> bytes:
-    """Return the secret of this name; make it if there is none yet."""
+    """Return the secret with this name; generate it at the first call."""
     found = _VALUE.all(connection, name=name)
     if not found:
         fresh = {"name": name, "value": secrets.token_hex(32)}

@@ -1,7 +1,7 @@
-"""The one schema, for both databases. Times are microseconds since 1970 in UTC; keys are 128 bit.
+"""The schema of both databases. Times are microseconds since 1970 in UTC; keys have 128 bits.
 
-Every tenant table starts its primary key with `owner` (or `pool`): unique checks and foreign keys ignore row-level
-security, so without that one tenant's key could block another's.
+The primary key of every tenant table starts with `owner` (or `pool`): unique checks and foreign keys ignore row-level
+security, so otherwise a key of one tenant could block the same key of another.
 """
 
 from __future__ import annotations
@@ -427,5 +427,5 @@ TENANT_TABLES = (
     receipts,
     audit,
 )
-"""Under row-level security on Postgres: a row is visible only to its owner's transactions, one of `audit` not even to
-them."""
+"""The tables under row-level security on Postgres: only transactions of its owner see a row, and only "system" those of
+`audit`."""

@@ -12,10 +12,10 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine, UserDefinedType
 
 AnyRow: TypeAlias = Row[*tuple[Any, ...]]
-"""A row read by column name."""
+"""A row whose columns are attributes."""
 
 ByteOrdered = Text().with_variant(Text(collation="C"), "postgresql")
-"""Text in the order of its bytes, whatever the language of a Postgres."""
+"""Text that sorts by its bytes, whatever the collation of the Postgres database."""
 
 
 class Key(TypeDecorator[UUID]):
@@ -35,13 +35,15 @@ class Key(TypeDecorator[UUID]):
 
 
 def row_value(*values: int | UUID) -> ColumnElement[Any]:
-    """A position in an order, to compare columns with. SQLAlchemy's own type for a UUID is text on SQLite, where no
-    text ever equals a key."""
+    """Return an SQL row value, to compare a tuple of columns with.
+
+    The type `Key` is explicit because SQLAlchemy would pass a UUID to SQLite as text, which never equals a key.
+    """
     return tuple_(*(literal(value, Key) if isinstance(value, UUID) else literal(value) for value in values))
 
 
 class PgVector(UserDefinedType[NDArray[np.float32]]):
-    """pgvector's type without a fixed dimension; numpy arrays go over the wire in binary."""
+    """pgvector's type without a fixed dimension; numpy arrays are sent in binary form."""
 
     cache_ok = True
 
@@ -50,7 +52,7 @@ class PgVector(UserDefinedType[NDArray[np.float32]]):
 
 
 class Vector(TypeDecorator[NDArray[np.float32]]):
-    """A float32 vector: `vector` on Postgres, its raw bytes on SQLite."""
+    """A float32 vector: `vector` on Postgres, raw bytes on SQLite."""
 
     impl = LargeBinary
     cache_ok = True
@@ -68,7 +70,7 @@ class Vector(TypeDecorator[NDArray[np.float32]]):
 
 
 def parse_key(text: str) -> UUID | None:
-    """The key that a fact's id stands for, or None: an id of any other form names nothing."""
+    """Return the key of a fact's id (32 lower-case hexadecimal digits), or None if the text has another form."""
     try:
         key = UUID(text)
     except ValueError:
