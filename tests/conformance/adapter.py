@@ -99,6 +99,8 @@ class Plugin:
     """Ways that complete the run."""
     breaking: Mapping[str, Way]
     """Ways that do not complete the run: left early, cancelled or failed. Each one catches the error that it causes."""
+    save: Callable[[str], ToolCall] = lambda text: ToolCall("save_memory", {"text": text})
+    """The call of the tool by which a model saves a statement."""
     replay: Callable[[Setup, Who], Awaitable[tuple[Any, Any]]] | None = None
     """Return a conversation with tool calls and files as the framework had it, and as a new agent object loads it.
     None for frameworks without messages of their own."""

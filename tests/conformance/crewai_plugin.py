@@ -170,6 +170,7 @@ PLUGIN = Plugin(
     module="threefold_crewai",
     framework="crewai",
     agent=Subject,
+    save=lambda text: ToolCall("save_to_memory", {"contents": [text]}),
     completing={
         "kickoff_async": kickoff_async,
         "for_each": for_each,

@@ -20,6 +20,7 @@ from langgraph.graph import START, MessagesState, StateGraph  # pyright: ignore[
 from conformance.adapter import Plugin, Reply, Script, Setup, Stall, ToolCall, Who
 from threefold_langgraph import ThreefoldConnection, ThreefoldSaver
 from threefold_langgraph.middleware import ThreefoldMiddleware
+from threefold_langgraph.tools import memory_tools
 
 
 class Failure(Exception):
@@ -87,7 +88,9 @@ class Subject:
         middleware: Any = ThreefoldMiddleware(self.connection)
         saver: Any = ThreefoldSaver(self.connection) if keeps_threads else None
         model = Scripted(script=setup.script)
-        self.agent: Any = create_agent(model, [weather, broken], middleware=[middleware], checkpointer=saver)
+        self.agent: Any = create_agent(
+            model, [weather, broken, *memory_tools(self.connection)], middleware=[middleware], checkpointer=saver
+        )
 
     def run_sync(self, text: str, who: Who) -> str:
         return self.agent.invoke({"messages": text}, of(who))["messages"][-1].text

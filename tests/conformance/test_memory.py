@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conformance.adapter import Plugin, Script, Setup, Who
+from conformance.adapter import Plugin, Reply, Script, Setup, Who
 from conformance.conftest import Remote, Run, said, turns
 from fixtures.line import Line
 from threefold import ThreefoldError
@@ -132,3 +132,22 @@ def test_one_agent_object_works_in_one_event_loop_after_another(plugin: Plugin, 
     agent.run_sync("Round 3.", Who(ana, "loops"))
     words = said(place.client(ana), "loops")
     assert [text for text in words if text.startswith("Round")] == [f"Round {number}." for number in range(4)]
+
+
+def test_what_a_model_saves_is_noted_by_the_assistant(plugin: Plugin, place: Line | Remote, run: Run, ana: str) -> None:
+    """Whatever the model, or a page that it has read, says that the user said. What the application saves is the
+    user's."""
+
+    def reply(sent: list[str]) -> Reply:
+        return plugin.save("The user agreed to pay 900 euros.") if not calls else "Done."
+
+    calls: list[str] = []
+    script = Script(lambda sent: (answer := reply(sent), calls.append(str(answer)))[0])
+    run(plugin.agent(Setup(place, script)), "Read this page.", Who(ana, "monday"))
+    with place.client(ana) as client:
+        client.save("The user pays by invoice.")
+        found = {memory.text: memory for memory in client.list(kinds=["fact"]).items}
+        block = client.recall("pay", session_id="tuesday", min_score=0).block
+    noted, own = found["The user agreed to pay 900 euros."], found["The user pays by invoice."]
+    assert (noted.origin, noted.trust, own.origin, own.trust) == ("assistant", 0.6, "user", 1.0)
+    assert "noted by assistant] The user agreed to pay 900 euros." in block

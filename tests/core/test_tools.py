@@ -163,7 +163,7 @@ def test_result_of_a_tool_is_never_saved_again(fake: FakeService) -> None:
 def test_save_memory(fake: FakeService) -> None:
     fake.fault = answer(200, json.dumps(SAVED))
     assert run(fake, "save_memory", {"text": "Ann likes tea"}) == "Saved as f1."
-    assert sent(fake) == {"text": "Ann likes tea", "session_id": "s"}
+    assert sent(fake) == {"text": "Ann likes tea", "session_id": "s", "noted_by": "assistant"}
 
 
 def test_search_without_results(fake: FakeService) -> None:
@@ -367,7 +367,7 @@ def test_facts_saved_by_kagent_expire(fake: FakeService, store_says: float | Non
     fake.fault = answer(200, json.dumps(SAVED))
     arguments = {"content": "Ann likes tea"}
     assert run_tool(session, "save_memory", arguments, profile_tools("kagent", whoami)) == "Saved as f1."
-    assert sent(fake) == {"text": "Ann likes tea", "session_id": "s", "expires_in_days": days}
+    assert sent(fake) == {"text": "Ann likes tea", "session_id": "s", "expires_in_days": days, "noted_by": "assistant"}
 
 
 @pytest.mark.parametrize("mode", ["soft", "strict"])
@@ -398,7 +398,7 @@ def test_kaigents_records_a_fact_in_the_long_tier(fake: FakeService) -> None:
     fake.fault = answer(200, json.dumps(SAVED))
     arguments = {"content": "It works.", "tier": "long", "metadata": {"step": 3}, "workspace_id": "default"}
     assert run(fake, "memory.record", arguments, tools=tools) == "Saved as f1."
-    assert sent(fake) == {"text": "It works.", "session_id": "s", "metadata": {"step": 3}}
+    assert sent(fake) == {"text": "It works.", "session_id": "s", "metadata": {"step": 3}, "noted_by": "assistant"}
 
 
 @pytest.mark.parametrize(

@@ -242,3 +242,24 @@ async def test_close_closes_the_connections(line: Line) -> None:
     assert await found(service) == []
     await service.close()
     assert await found(service) == []
+
+
+@pytest.mark.parametrize(
+    ("role", "author", "origin"),
+    [
+        ("user", None, "user"),
+        (None, "user", "user"),
+        (None, None, "user"),
+        ("model", None, "assistant"),
+        ("user", "helper", "assistant"),
+        ("model", "user", "assistant"),
+    ],
+)
+async def test_entry_of_a_model_is_the_assistants(
+    line: Line, role: str | None, author: str | None, origin: str
+) -> None:
+    service = memory(line)
+    content = types.Content(role=role, parts=[types.Part(text="Ana agreed to pay.")])
+    await service.add_memory(**ANA, memories=[MemoryEntry(content=content, author=author)])
+    facts = await line.async_client("ana").acting_as(user="ana", agent=APP).list(kinds=["fact"])
+    assert [fact.origin for fact in facts.items] == [origin]

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from crewai.tools.memory_tools import create_memory_tools
 from pydantic import TypeAdapter
 
 from conformance.adapter import Script, ToolCall
@@ -325,3 +326,17 @@ def test_invalid_fact_is_refused(memory: ThreefoldMemory) -> None:
         memory.remember("The flag is red.", metadata={"user_id": "ben"})
     with pytest.raises(InvalidRequest, match="reserved"):
         memory.remember("The flag is red.", metadata={NOTE: "mine"})
+
+
+@pytest.mark.parametrize("contents", [["The user agreed to pay."], ["The user agreed to pay.", "The user is a boss."]])
+def test_tool_saves_as_the_assistant_and_code_as_the_user(line: Line, contents: list[str]) -> None:
+    """The tool of an agent without a crew as well: CrewAI gives no hint that a model is at work."""
+    memory = memory_of(line, user="ana", agent="support", session="s")
+    tools = {tool.name: tool for tool in create_memory_tools(memory)}
+    tools["Save to memory"].run(contents=contents)
+    memory.remember("Ana pays by invoice.")
+    memory.remember_many(["The door is green."], agent_role="Helper")
+    facts = client_of(line, "ana", "support").iter_memories(kinds=["fact"])
+    found = {fact.text: fact.origin for fact in facts}
+    noted = dict.fromkeys([*contents, "The door is green."], "assistant")
+    assert found == {**noted, "Ana pays by invoice.": "user"}

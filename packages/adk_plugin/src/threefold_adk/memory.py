@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from google.adk.events.event import Event
 from google.adk.memory.base_memory_service import BaseMemoryService, SearchMemoryResponse
@@ -79,12 +79,13 @@ class ThreefoldMemoryService(BaseMemoryService):
         memories: Sequence[MemoryEntry],
         custom_metadata: Mapping[str, object] | None = None,
     ) -> None:
-        """Save facts. Their metadata is kept with them, and found with them."""
+        """Save facts. Their metadata is kept with them, and found with them. What a model wrote (role `model`, or an
+        author other than the user) is the assistant's."""
         client = self._client.acting_as(user=user_id, agent=app_name)
         for memory in memories:
             metadata = {**(custom_metadata or {}), **memory.custom_metadata}
             with self._policy.call():
-                await client.save(strip_block(words_of(memory.content)), metadata=metadata)
+                await client.save(strip_block(words_of(memory.content)), metadata=metadata, noted_by=_noted_by(memory))
 
     async def search_memory(self, *, app_name: str, user_id: str, query: str) -> SearchMemoryResponse:
         """What memory holds on a query, the best first; nothing in an outage, which `stats` counts."""
@@ -107,6 +108,12 @@ class ThreefoldMemoryService(BaseMemoryService):
         session = AsyncMemorySession(self._client, session_id, user=user_id, agent=app_name, policy=self._policy)
         if turns:
             await session.record(turns, run_end=True, on_conflict="keep")
+
+
+def _noted_by(memory: MemoryEntry) -> Literal["assistant"] | None:
+    """Return who notes an entry: the assistant, unless its role and author are the user's or are not given."""
+    by_user = memory.content.role in (None, "user") and memory.author in (None, "user")
+    return None if by_user else "assistant"
 
 
 def _entry(memory: Memory) -> MemoryEntry:

@@ -56,6 +56,7 @@ from threefold.contract import (
     WriteRequest,
     WriteResponse,
 )
+from threefold.contract.common import NotedBy
 
 R = TypeVar("R", bound=BaseModel)
 TurnLike = TurnIn | Mapping[str, Any]
@@ -158,6 +159,7 @@ class SaveOptions(TypedDict, total=False):
     expires_in_days: float | None
     pinned: bool
     metadata: Mapping[str, Any]
+    noted_by: NotedBy | None
 
 
 class UpdateOptions(TypedDict, total=False):
@@ -167,6 +169,7 @@ class UpdateOptions(TypedDict, total=False):
     pinned: bool | None
     expires_in_days: float | None
     metadata: Mapping[str, Any] | None
+    noted_by: NotedBy | None
 
 
 def write(session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> Call[WriteResponse]:

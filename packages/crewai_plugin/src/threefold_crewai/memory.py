@@ -22,7 +22,7 @@ from threefold import (
     ThreefoldError,
     calls,
 )
-from threefold.calls import RecallOptions, TurnLike, UpdateOptions
+from threefold.calls import RecallOptions, SaveOptions, TurnLike, UpdateOptions
 from threefold.checks import id_or_none
 from threefold.contract import MAX_CONTENT_CHARS, Level, RecallResponse, Role, Visibility
 from threefold.graphemes import middle_cut
@@ -30,8 +30,9 @@ from threefold.identity import Identity
 from threefold.render import block_beside
 from threefold.session import fitting_query
 from threefold.tools.answers import recalled_text
-from threefold_crewai import copies
+from threefold_crewai import channel, copies
 from threefold_crewai.abort import aborting
+from threefold_crewai.channel import is_by_model
 from threefold_crewai.dumps import Exchange, exchange_of, final_answer
 from threefold_crewai.identity import Named, Ownership
 from threefold_crewai.records import ROOT, Match, Records, Wanted, in_topic, match_of, note_of, record_of, within
@@ -89,6 +90,7 @@ class ThreefoldMemory(Memory):
         self._storage = cast(StorageBackend, Records(self._open))
         copies.know(self)
         install()
+        channel.install()
 
     def model_post_init(self, context: Any, /) -> None:
         """Nothing of what CrewAI's memory does here: it opens a vector store."""
@@ -142,7 +144,8 @@ class ThreefoldMemory(Memory):
         agent_role: str | None = None,
         root_scope: str | None = None,
     ) -> MemoryRecord | None:
-        """Save one statement at once. Raises."""
+        """Save one statement at once: the assistant's if a model saves it through CrewAI's tool or CrewAI names the
+        role of an agent, else the user's. Raises."""
         if self.read_only:
             return None
         record = MemoryRecord(
@@ -158,7 +161,9 @@ class ThreefoldMemory(Memory):
             step = current_step()
             session = self._open(record.scope)
         try:
-            return record_of(session.save(content, visibility=self._visibility, metadata=note_of(record)))
+            noted_by = "assistant" if agent_role or is_by_model() else None
+            options: SaveOptions = {"visibility": self._visibility, "metadata": note_of(record), "noted_by": noted_by}
+            return record_of(session.save(content, **options))
         except ThreefoldError as error:
             if step and session.failure_mode == "strict" and not isinstance(error, InvalidRequest):
                 step.failure = error

@@ -105,7 +105,7 @@ FROM passages
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder IS NULL) AS anon_1;
 
 -- storage.memories.turn_memories._AT_PLACES
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= %(length_1)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(substr_2)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(length_2)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(length_3)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, turns.noted_by, CASE WHEN (length(turns.content) <= %(length_1)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(substr_2)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(length_2)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(length_3)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (turns.session, turns.seq) IN (SELECT anon_1.value_0, anon_1.value_1 
 FROM unnest(%(value_0)s::UUID[], %(value_1)s::INTEGER[]) AS anon_1(value_0, value_1));
@@ -116,8 +116,8 @@ FROM turns
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq = %(seq)s::INTEGER;
 
 -- storage.memories.turn_memories._UNINDEXED
-SELECT anon_1.owner, anon_1.session, anon_1.seq, anon_1.turn_id, anon_1.role, anon_1.name, anon_1.kind, anon_1.turn_group, anon_1.tokens, anon_1.visibility, anon_1.erased, anon_1.imported, anon_1.created_at, anon_1.utc_offset, anon_1.event_at, CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER AND sum(CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER) THEN octet_length(anon_1.content) ELSE %(param_1)s::INTEGER END) OVER (ORDER BY anon_1.event_at DESC, anon_1.seq DESC) <= %(most)s::INTEGER) THEN anon_1.content END AS content 
-FROM (SELECT turns.owner AS owner, turns.session AS session, turns.seq AS seq, turns.turn_id AS turn_id, turns.role AS role, turns.name AS name, turns.kind AS kind, turns.turn_group AS turn_group, turns.tokens AS tokens, turns.visibility AS visibility, turns.erased AS erased, turns.imported AS imported, turns.created_at AS created_at, turns.utc_offset AS utc_offset, turns.event_at AS event_at, turns.content AS content 
+SELECT anon_1.owner, anon_1.session, anon_1.seq, anon_1.turn_id, anon_1.role, anon_1.name, anon_1.kind, anon_1.turn_group, anon_1.tokens, anon_1.visibility, anon_1.erased, anon_1.imported, anon_1.created_at, anon_1.utc_offset, anon_1.event_at, anon_1.noted_by, CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER AND sum(CASE WHEN (octet_length(anon_1.content) <= %(most)s::INTEGER) THEN octet_length(anon_1.content) ELSE %(param_1)s::INTEGER END) OVER (ORDER BY anon_1.event_at DESC, anon_1.seq DESC) <= %(most)s::INTEGER) THEN anon_1.content END AS content 
+FROM (SELECT turns.owner AS owner, turns.session AS session, turns.seq AS seq, turns.turn_id AS turn_id, turns.role AS role, turns.name AS name, turns.kind AS kind, turns.turn_group AS turn_group, turns.tokens AS tokens, turns.visibility AS visibility, turns.erased AS erased, turns.imported AS imported, turns.created_at AS created_at, turns.utc_offset AS utc_offset, turns.event_at AS event_at, turns.noted_by AS noted_by, turns.content AS content 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session JOIN tasks ON tasks.owner = turns.owner AND tasks.subject = turns.session 
 WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (tasks.kind || %(kind_1)s::VARCHAR) = %(param_2)s::VARCHAR AND (tasks.due_at IS NOT NULL OR tasks.parked IS NOT NULL) AND turns.seq > tasks.upto ORDER BY turns.event_at DESC, turns.seq DESC 
  LIMIT %(param_3)s::INTEGER) AS anon_1 ORDER BY anon_1.event_at DESC, anon_1.seq DESC;
@@ -141,8 +141,8 @@ WHERE turns.owner = %(own)s::UUID AND turns.session = %(which)s::UUID AND turns.
 FROM erased_turns 
 WHERE erased_turns.owner = %(own)s::UUID))), 
 change_0 AS 
-(INSERT INTO turns (seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, owner, session) SELECT found.last_seq + given.seq AS anon_1, given.turn_id AS turn_id, given.role AS role, given.name AS name, given.kind AS kind, given.turn_group AS turn_group, given.content AS content, given.payload AS payload, given.tokens AS tokens, given.visibility AS visibility, given.created_at AS created_at, given.utc_offset AS utc_offset, given.event_at AS event_at, %(own)s::UUID AS anon_2, %(which)s::UUID AS anon_3 
-FROM found JOIN json_to_recordset(%(rows)s::JSON) AS given(seq INTEGER, turn_id TEXT, role TEXT, name TEXT, kind TEXT, turn_group TEXT, content TEXT, payload TEXT, tokens INTEGER, visibility SMALLINT, created_at BIGINT, utc_offset SMALLINT, event_at BIGINT) ON true), 
+(INSERT INTO turns (seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by, owner, session) SELECT found.last_seq + given.seq AS anon_1, given.turn_id AS turn_id, given.role AS role, given.name AS name, given.kind AS kind, given.turn_group AS turn_group, given.content AS content, given.payload AS payload, given.tokens AS tokens, given.visibility AS visibility, given.created_at AS created_at, given.utc_offset AS utc_offset, given.event_at AS event_at, given.noted_by AS noted_by, %(own)s::UUID AS anon_2, %(which)s::UUID AS anon_3 
+FROM found JOIN json_to_recordset(%(rows)s::JSON) AS given(seq INTEGER, turn_id TEXT, role TEXT, name TEXT, kind TEXT, turn_group TEXT, content TEXT, payload TEXT, tokens INTEGER, visibility SMALLINT, created_at BIGINT, utc_offset SMALLINT, event_at BIGINT, noted_by TEXT) ON true), 
 change_1 AS 
 (UPDATE sessions SET last_seq=(sessions.last_seq + %(more_turns)s::INTEGER), turns=(sessions.turns + %(more_turns)s::INTEGER), tokens=(sessions.tokens + %(more_tokens)s::BIGINT), revision=(sessions.revision + %(revision_1)s::BIGINT), updated_at=%(now)s::BIGINT WHERE sessions.owner = %(own)s::UUID AND sessions.session = %(which)s::UUID AND (EXISTS (SELECT * 
 FROM found))), 
@@ -161,7 +161,7 @@ WHERE %(extracting)s ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = C
 FROM found;
 
 -- storage.sessions.digests._LATEST
-SELECT digests.owner, digests.session, digests.version, digests.text, digests.from_seq, digests.upto_seq, digests.covered_tokens, digests.parent, digests.model, digests.prompt, digests.tokens, digests.created_at 
+SELECT digests.owner, digests.session, digests.version, digests.text, digests.from_seq, digests.upto_seq, digests.covered_tokens, digests.parent, digests.model, digests.prompt, digests.tokens, digests.created_at, digests.trust 
 FROM digests 
 WHERE digests.owner = %(owner)s::UUID AND digests.session = %(session)s::UUID ORDER BY digests.version DESC 
  LIMIT %(param_1)s::INTEGER;
@@ -198,10 +198,10 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subj
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subject)s::UUID, %(kind)s::VARCHAR, %(due_at)s::BIGINT) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > %(attempts_1)s::INTEGER OR tasks.due_at <= %(now)s::BIGINT) THEN tasks.due_at ELSE excluded.due_at END;
 
 -- storage.sessions.turns._INSERT
-INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at) VALUES (%(owner)s::UUID, %(session)s::UUID, %(seq)s::INTEGER, %(turn_id)s::VARCHAR, %(role)s::VARCHAR, %(name)s::VARCHAR, %(kind)s::VARCHAR, %(turn_group)s::VARCHAR, %(content)s::VARCHAR, %(payload)s::VARCHAR, %(tokens)s::INTEGER, %(visibility)s::SMALLINT, %(created_at)s::BIGINT, %(utc_offset)s::SMALLINT, %(event_at)s::BIGINT);
+INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by) VALUES (%(owner)s::UUID, %(session)s::UUID, %(seq)s::INTEGER, %(turn_id)s::VARCHAR, %(role)s::VARCHAR, %(name)s::VARCHAR, %(kind)s::VARCHAR, %(turn_group)s::VARCHAR, %(content)s::VARCHAR, %(payload)s::VARCHAR, %(tokens)s::INTEGER, %(visibility)s::SMALLINT, %(created_at)s::BIGINT, %(utc_offset)s::SMALLINT, %(event_at)s::BIGINT, %(noted_by)s::VARCHAR);
 
 -- storage.sessions.turns._NEWEST
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq > (SELECT sessions.last_seq - %(reach)s::BIGINT AS anon_1 
 FROM sessions 
@@ -209,7 +209,7 @@ WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID)
  LIMIT %(limit)s;
 
 -- storage.sessions.turns._NEWEST_OF_USER
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq > (SELECT sessions.last_seq - %(reach)s::BIGINT AS anon_1 
 FROM sessions 
@@ -217,7 +217,7 @@ WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID)
  LIMIT %(param_2)s::INTEGER;
 
 -- storage.sessions.turns._BY_IDS
-SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload 
+SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload, turns.noted_by 
 FROM turns 
 WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.turn_id = ANY (%(ids)s::TEXT[]);
 

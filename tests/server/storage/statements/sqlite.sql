@@ -103,7 +103,7 @@ FROM passages
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder IS NULL) AS anon_1;
 
 -- storage.memories.turn_memories._AT_PLACES
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, CASE WHEN (length(turns.content) <= :length_1) THEN turns.content ELSE substr(turns.content, :substr_1, :substr_2) END AS content, CASE WHEN (length(turns.content) > :length_2) THEN substr(turns.content, (length(turns.content) - :length_3) + :param_1) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, turns.noted_by, CASE WHEN (length(turns.content) <= :length_1) THEN turns.content ELSE substr(turns.content, :substr_1, :substr_2) END AS content, CASE WHEN (length(turns.content) > :length_2) THEN substr(turns.content, (length(turns.content) - :length_3) + :param_1) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS 0 AND turns.role != :role_1 AND turns.owner = :owner AND (coalesce(sessions.agent = :agent, 0) = 1 AND turns.session = :session OR coalesce(sessions.agent = :agent, 0) = 1 AND turns.visibility >= :agent_floor OR turns.visibility >= :user_floor) AND turns.session = :value_0 AND turns.seq = :value_1;
 
@@ -113,7 +113,7 @@ FROM turns
 WHERE turns.owner = :owner AND turns.session = :session AND turns.seq = :seq;
 
 -- storage.memories.turn_memories._UNINDEXED
-SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, NULL AS content 
+SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, turns.noted_by, NULL AS content 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session JOIN tasks ON tasks.owner = turns.owner AND tasks.subject = turns.session 
 WHERE turns.erased IS 0 AND turns.role != :role_1 AND turns.owner = :owner AND (coalesce(sessions.agent = :agent, 0) = 1 AND turns.session = :session OR coalesce(sessions.agent = :agent, 0) = 1 AND turns.visibility >= :agent_floor OR turns.visibility >= :user_floor) AND (tasks.kind || :kind_1) = :param_1 AND (tasks.due_at IS NOT NULL OR tasks.parked IS NOT NULL) AND turns.seq > tasks.upto ORDER BY turns.event_at DESC, turns.seq DESC
  LIMIT :param_2 OFFSET :param_3;
@@ -137,8 +137,8 @@ WHERE turns.owner = :own AND turns.session = :which AND turns.turn_id = anon_4.i
 FROM erased_turns 
 WHERE erased_turns.owner = :own))), 
 change_0 AS 
-(INSERT INTO turns (seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, owner, session) SELECT found.last_seq + given.seq AS anon_1, given.turn_id AS turn_id, given.role AS role, given.name AS name, given.kind AS kind, given.turn_group AS turn_group, given.content AS content, given.payload AS payload, given.tokens AS tokens, given.visibility AS visibility, given.created_at AS created_at, given.utc_offset AS utc_offset, given.event_at AS event_at, :own AS anon_2, :which AS anon_3 
-FROM found JOIN json_to_recordset(:rows) AS given(seq INTEGER, turn_id TEXT, role TEXT, name TEXT, kind TEXT, turn_group TEXT, content TEXT, payload TEXT, tokens INTEGER, visibility SMALLINT, created_at BIGINT, utc_offset SMALLINT, event_at BIGINT) ON 1 = 1), 
+(INSERT INTO turns (seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by, owner, session) SELECT found.last_seq + given.seq AS anon_1, given.turn_id AS turn_id, given.role AS role, given.name AS name, given.kind AS kind, given.turn_group AS turn_group, given.content AS content, given.payload AS payload, given.tokens AS tokens, given.visibility AS visibility, given.created_at AS created_at, given.utc_offset AS utc_offset, given.event_at AS event_at, given.noted_by AS noted_by, :own AS anon_2, :which AS anon_3 
+FROM found JOIN json_to_recordset(:rows) AS given(seq INTEGER, turn_id TEXT, role TEXT, name TEXT, kind TEXT, turn_group TEXT, content TEXT, payload TEXT, tokens INTEGER, visibility SMALLINT, created_at BIGINT, utc_offset SMALLINT, event_at BIGINT, noted_by TEXT) ON 1 = 1), 
 change_1 AS 
 (UPDATE sessions SET last_seq=(sessions.last_seq + :more_turns), turns=(sessions.turns + :more_turns), tokens=(sessions.tokens + :more_tokens), revision=(sessions.revision + :revision_1), updated_at=:now WHERE sessions.owner = :own AND sessions.session = :which AND (EXISTS (SELECT * 
 FROM found))), 
@@ -157,7 +157,7 @@ WHERE :extracting = 1 ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = 
 FROM found;
 
 -- storage.sessions.digests._LATEST
-SELECT digests.owner, digests.session, digests.version, digests.text, digests.from_seq, digests.upto_seq, digests.covered_tokens, digests.parent, digests.model, digests.prompt, digests.tokens, digests.created_at 
+SELECT digests.owner, digests.session, digests.version, digests.text, digests.from_seq, digests.upto_seq, digests.covered_tokens, digests.parent, digests.model, digests.prompt, digests.tokens, digests.created_at, digests.trust 
 FROM digests 
 WHERE digests.owner = :owner AND digests.session = :session ORDER BY digests.version DESC
  LIMIT :param_1 OFFSET :param_2;
@@ -194,10 +194,10 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind, :due_at) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > :attempts_1 OR tasks.due_at <= :now) THEN tasks.due_at ELSE excluded.due_at END;
 
 -- storage.sessions.turns._INSERT
-INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at) VALUES (:owner, :session, :seq, :turn_id, :role, :name, :kind, :turn_group, :content, :payload, :tokens, :visibility, :created_at, :utc_offset, :event_at);
+INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by) VALUES (:owner, :session, :seq, :turn_id, :role, :name, :kind, :turn_group, :content, :payload, :tokens, :visibility, :created_at, :utc_offset, :event_at, :noted_by);
 
 -- storage.sessions.turns._NEWEST
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = :owner AND turns.session = :session AND turns.seq > (SELECT sessions.last_seq - :reach AS anon_1 
 FROM sessions 
@@ -205,7 +205,7 @@ WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased 
  LIMIT :limit OFFSET :param_2;
 
 -- storage.sessions.turns._NEWEST_OF_USER
-SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 
 WHERE turns.owner = :owner AND turns.session = :session AND turns.seq > (SELECT sessions.last_seq - :reach AS anon_1 
 FROM sessions 
@@ -213,7 +213,7 @@ WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased 
  LIMIT :param_2 OFFSET :param_3;
 
 -- storage.sessions.turns._BY_IDS
-SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload 
+SELECT turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.content, turns.payload, turns.noted_by 
 FROM turns 
 WHERE turns.owner = :owner AND turns.session = :session AND turns.turn_id IN (SELECT anon_1.value 
 FROM json_each(:ids) AS anon_1);

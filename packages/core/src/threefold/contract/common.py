@@ -31,6 +31,8 @@ Role = Literal["user", "assistant", "tool", "system"]
 OnConflict = Literal["refuse", "keep"]
 TurnKind = Literal["message", "tool_call", "tool_result"]
 Origin = Literal["user", "assistant", "tool", "import"]
+NotedBy = Literal["assistant", "tool"]
+"""Who reports a turn or a fact that the application did not hear itself. It can only lower the trust."""
 ScoreTest = Literal["either", "cosine"]
 Tier = Literal["short_term", "medium_term", "long_term", "shared"]
 

@@ -14,6 +14,7 @@ from threefold.contract.common import (
     Flag,
     Id,
     Level,
+    NotedBy,
     Origin,
     PageLimit,
     Request,
@@ -63,6 +64,11 @@ class SaveFactRequest(Request):
     expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
     pinned: Flag = False
     metadata: Metadata = Field(default_factory=dict)
+    noted_by: NotedBy | None = Field(
+        default=None,
+        description="Who states it, if the user does not: the tools of a model save as `assistant`. It can only lower "
+        "the trust.",
+    )
 
     @model_validator(mode="after")
     def _check_session(self) -> Self:
@@ -78,6 +84,9 @@ class UpdateFactRequest(Request):
     pinned: Flag | None = None
     expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
     metadata: Metadata | None = None
+    noted_by: NotedBy | None = Field(
+        default=None, description="Who changes it, if the user does not: refused for a fact of more trust."
+    )
 
 
 class Memory(Response):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -40,7 +40,13 @@ class RecallRequest(Request):
     )
     token_budget: int | None = Field(default=None, ge=0, le=1_000_000)
     exclude_ids: Annotated[list[Id], Field(max_length=MAX_IDS_PER_CALL)] = Field(default_factory=list[str])
-    min_trust: float | None = Field(default=None, ge=0, le=1)
+    min_trust: float | None = Field(
+        default=None,
+        ge=0,
+        le=1,
+        description="Least trust of everything in the answer: memories, groups of turns in the window, and the digest, "
+        "which is trusted no more than the least trusted turn that it was made of.",
+    )
     as_of: Timestamp | None = Field(
         default=None,
         description="Return what was true and said at this moment, by event time. Window and digest are left out.",
@@ -74,6 +80,7 @@ class DigestView(Response):
     text: str
     from_seq: int
     upto_seq: int
+    trust: float | None = Field(default=None, description="The least trust of the turns that it was made of.")
 
 
 class SeqRange(Response):
@@ -84,11 +91,14 @@ class SeqRange(Response):
 
 
 class Dropped(Response):
-    """A part that did not fit the token budget."""
+    """A memory or digest that is not in the block."""
 
     tier: Tier
     id: str
     tokens: int
+    reason: Literal["budget", "trust"] = Field(
+        default="budget", description="It did not fit the token budget, or its trust is below `min_trust`."
+    )
 
 
 class TokenUse(Response):

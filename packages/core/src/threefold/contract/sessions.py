@@ -46,6 +46,7 @@ class Digest(Response):
     text: str
     from_seq: int
     upto_seq: int
+    trust: float | None = Field(default=None, description="The least trust of the turns that it was made of.")
     parent: int | None = Field(default=None, description="The version that this one continues.")
     model: str
     prompt: str | None = Field(

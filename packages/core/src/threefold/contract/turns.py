@@ -11,6 +11,7 @@ from threefold.contract.common import (
     Content,
     Flag,
     Id,
+    NotedBy,
     OnConflict,
     Payload,
     Request,
@@ -39,6 +40,11 @@ class TurnIn(Request):
     payload: Payload | None = Field(default=None, description="JSON text, returned byte for byte.")
     created_at: Timestamp | None = Field(
         default=None, description="When the turn was said, with an offset; default: the time of the write."
+    )
+    noted_by: NotedBy | None = Field(
+        default=None,
+        description="Who reports this turn, if the application did not hear it itself: what a model says that a user "
+        "said is trusted no more than the model. It can only lower the trust.",
     )
 
 
@@ -93,6 +99,8 @@ class Turn(Response):
     tokens: int
     visibility: Visibility = "user"
     erased: bool = False
+    noted_by: NotedBy | None = Field(default=None, description="Who reported it, if the application did not hear it.")
+    trust: float | None = Field(default=None, description="0 to 1, set by the service.")
     cut: bool = Field(
         default=False, description="The content was too large for the window and keeps only its head and tail."
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
 from threefold import calls
 from threefold.calls import RecallOptions, SaveOptions
 from threefold.contract import MAX_CONTENT_CHARS, MAX_FACT_CHARS, Level, Role
-from threefold.contract.common import Id
+from threefold.contract.common import Id, NotedBy
 from threefold.render import strip_block
 from threefold.session import recordable
 from threefold.tools.answers import (
@@ -28,6 +28,8 @@ from threefold.tools.answers import (
 
 KAGENT_RECALL: RecallOptions = {"include": ["long_term"], "top_k": 5, "min_score": 0.3, "min_score_of": "cosine"}
 KAGENT_DAYS = 15.0
+BY_MODEL: NotedBy = "assistant"
+"""A model calls these tools, so what comes through them is the assistant's, whoever it says has said it."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,8 @@ class KagentSave(Arguments):
 
     def job(self) -> Job | str:
         def save(session: Any) -> Any:
-            return session.save(self.content, expires_in_days=session.store.default_expiry_days or KAGENT_DAYS)
+            days = session.store.default_expiry_days or KAGENT_DAYS
+            return session.save(self.content, expires_in_days=days, noted_by=BY_MODEL)
 
         return Job(save, saved_text) if strip_block(self.content) else NOTHING_TO_SAVE
 
@@ -284,14 +287,21 @@ def recalling(query: str, **options: Unpack[RecallOptions]) -> Job:
 
 
 def saving(text: str, **options: Unpack[SaveOptions]) -> Job | str:
-    """A fact, unless there is nothing new in it."""
-    return Job(lambda session: session.save(text, **options), saved_text) if strip_block(text) else NOTHING_TO_SAVE
+    """Save a fact as the assistant's, unless there is nothing new in it."""
+    if not strip_block(text):
+        return NOTHING_TO_SAVE
+    noted: SaveOptions = {**options, "noted_by": BY_MODEL}
+    return Job(lambda session: session.save(text, **noted), saved_text)
 
 
 def recording(*said: tuple[Role, str]) -> Job | str:
-    """Turns of this session. They do not wait for a service that is down: a model is told what is stored, and only
-    that."""
-    made = [calls.turn_in({"role": role, "content": content}) for role, content in said if content.strip()]
+    """Append turns to this session, noted by the assistant. They do not wait for a service that is down: a model is
+    told what is stored, and only that."""
+    made = [
+        calls.turn_in({"role": role, "content": content, "noted_by": None if role == BY_MODEL else BY_MODEL})
+        for role, content in said
+        if content.strip()
+    ]
     turns = [kept for turn in made for kept in recordable(turn)]
     if not turns:
         return NOTHING_TO_SAVE

@@ -19,6 +19,7 @@ from threefold_server.consolidation.compare import Drawn, Step, Verdicts, decide
 from threefold_server.consolidation.merge import FactsMoved, Merge
 from threefold_server.models.ports import DigestTurn, Extractor, SaidTurn, Talk
 from threefold_server.operations.facts import expiry
+from threefold_server.rules.trust import role_of
 from threefold_server.service import Service
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.database import Connection
@@ -84,13 +85,14 @@ def _sources(rows: Sequence[AnyRow], redact: Redact) -> Iterator[Source]:
     """What people and agents said. Not system prompts, nor what a tool fetched: that is nobody's word, and may be
     anybody's trap."""
     for row in rows:
-        heard = not row.barred and row.role in ("user", "assistant")
+        role = role_of(row)
+        heard = not row.barred and role in ("user", "assistant")
         text = excerpts.shown(row, partial(own_words, redact=redact)).strip() if heard else ""
         if text:
             text = head_and_tail(text, BATCH_TOKENS, row.tokens) if row.tokens > BATCH_TOKENS else text
             said = from_micros(row.event_at, row.utc_offset)
             speaker = redact(row.name or row.role)
-            yield Source(row.seq, row.role, speaker, text, said, row.event_at, row.visibility, row.imported)
+            yield Source(row.seq, role, speaker, text, said, row.event_at, row.visibility, row.imported)
 
 
 async def _draw(service: Service, extractor: Extractor, claim: Claim, batch: Batch) -> list[Drawn]:

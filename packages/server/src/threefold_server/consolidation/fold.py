@@ -14,6 +14,7 @@ import anyio.to_thread
 from threefold.contract import Turn
 from threefold.turn_groups import group_turns
 from threefold_server.models.ports import DigestTurn
+from threefold_server.rules.trust import role_of
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow
@@ -93,7 +94,13 @@ def digest_turns(step_turns: Iterable[Turn], redact: Redact) -> Iterator[DigestT
     for turn in step_turns:
         if turn.role != "system":
             for piece in pack(own_words(turn.content, redact).strip(), CALL_TOKENS, count_tokens):
-                yield DigestTurn(turn.seq, redact(turn.name or turn.role), turn.role, piece)
+                yield DigestTurn(turn.seq, _speaker(turn, redact), role_of(turn), piece)
+
+
+def _speaker(turn: Turn, redact: Redact) -> str:
+    """Return the name of who spoke; words that were only reported do not stand under the name alone."""
+    name = redact(turn.name or turn.role)
+    return f"{name}, as noted" if turn.noted_by and turn.role == "user" else name
 
 
 def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
@@ -146,12 +153,19 @@ def _store(connection: Connection, claim: Claim, step: Step, values: dict[str, A
             **values,
             "from_seq": prior.from_seq if prior else step.turns[0].seq,
             "upto_seq": step.turns[-1].seq,
+            "trust": _trust(step),
             "covered_tokens": (prior.covered_tokens if prior else 0) + sum(turn.tokens for turn in step.turns),
             "parent": prior.version if prior else None,
             "tokens": count_tokens(values["text"]),
         },
     )
     tasks.advance(connection, claim, claim.upto)
+
+
+def _trust(step: Step) -> float:
+    """Return the trust of a digest: that of its least trusted turn, of the version before too."""
+    read = [turn.trust or 0.0 for turn in step.turns if turn.role != "system" and not turn.erased]
+    return min([*read, step.prior.trust if step.prior else 1.0])
 
 
 def _finish(connection: Connection, claim: Claim, seen: int, trigger: int, now: int) -> None:

@@ -12,7 +12,7 @@ from string import punctuation
 from anyio import to_thread
 
 from threefold_server.models.cues import RULE, is_rule, salience
-from threefold_server.models.lines import LINE, TOOL, label, parts, same_words
+from threefold_server.models.lines import LINE, TOOL, label, may_give_rules, parts, same_words, unsaid
 from threefold_server.models.ports import DigestTurn
 from threefold_server.text.tokens import count_tokens, head_and_tail
 
@@ -32,7 +32,7 @@ class _Line:
     text: str
 
     def __str__(self) -> str:
-        return f"[{self.seq}] {self.speaker}: {self.text}" if self.seq else self.text
+        return f"[{self.seq}] {self.speaker}: {self.text}" if self.seq else unsaid(self.text)
 
     @property
     def key(self) -> tuple[str, str]:
@@ -42,10 +42,9 @@ class _Line:
     @property
     def salience(self) -> int:
         """Judged from the line alone, so that a line weighs the same in every fold."""
-        by_tool = self.speaker.endswith(TOOL)  # a page that a tool fetched lays down no rules
-        if not by_tool and is_rule(self.text):
+        if may_give_rules(self.speaker) and is_rule(self.text):
             return RULE
-        return salience(self.text) - by_tool
+        return salience(self.text) - self.speaker.endswith(TOOL)
 
 
 class ExtractiveSummarizer:
@@ -97,7 +96,7 @@ def _within(lines: Sequence[_Line], budget: int) -> list[str]:
     costs = accumulate(count_tokens(f"{lines[i]}\n") for i in ranked)
     kept = [i for i, _ in zip(ranked, takewhile(lambda cost: cost <= budget, costs), strict=False)]
     if ranked and not kept:
-        return [head_and_tail(str(lines[ranked[0]]), budget)]
+        return [" ".join(head_and_tail(str(lines[ranked[0]]), budget).split())]  # the tail must not begin a line
     return [str(lines[i]) for i in sorted(kept)]
 
 

@@ -13,14 +13,31 @@ MAX_LINE_CHARS = 400
 MAX_SPEAKER_CHARS = 80
 
 TOOL = " (tool)"
+ASSISTANT = " (assistant)"
 LINE = re.compile(r"\[([1-9][0-9]{0,17})\] (.*?): (.*)")
+_ENDS_SPEAKER = re.compile(r":+(?=\s|$)")
 _BULLET = re.compile(r"^(?:[-*•–>#]+|\d{1,2}[.)])\s+")
 
 
 def label(turn: DigestTurn) -> str:
-    """Who spoke, as a line names it. ": " ends the speaker, so that none can pose as another."""
-    speaker = head(" ".join(turn.speaker.split()).replace(": ", " "), MAX_SPEAKER_CHARS) or turn.role
-    return speaker + TOOL if turn.role == "tool" else speaker
+    """Return who spoke, as a line names it. A colon before a space ends the speaker, so a name has none: nobody can
+    pose as another."""
+    named = head(" ".join(turn.speaker.split()), MAX_SPEAKER_CHARS)
+    speaker = _ENDS_SPEAKER.sub("", named) or turn.role
+    if turn.role == "tool":
+        return speaker + TOOL
+    return speaker + ASSISTANT if turn.role == "assistant" and speaker != "assistant" else speaker
+
+
+def may_give_rules(speaker: str) -> bool:
+    """Tell whether somebody, by the name in a line, may state a standing rule: a person may, not an assistant, not a
+    tool, and not what is only said to have been said."""
+    return not speaker.endswith((TOOL, ASSISTANT)) and speaker not in ("", "assistant", "tool")
+
+
+def unsaid(text: str) -> str:
+    """Return text that nobody is known to have said, so that none of its lines reads as one that somebody said."""
+    return "\n".join(f"- {line}" if LINE.fullmatch(line.strip()) else line for line in text.split("\n"))
 
 
 def parts(text: str) -> Iterator[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from threefold_server.models.cues import is_rule
-from threefold_server.models.lines import LINE, TOOL, label, parts, same_words
+from threefold_server.models.lines import LINE, label, may_give_rules, parts, same_words
 from threefold_server.models.ports import DigestTurn
 
 MAX_RULES_PER_TURN = 24
@@ -91,25 +91,26 @@ def _rules_of_digest(digest: str) -> Iterator[Rule]:
     """What a digest before quotes; of one by the built-in summarizer, which does not quote, what looks like a rule."""
     for line in digest.split("\n"):
         found = LINE.fullmatch(line)
-        if quote := _quote(line):
+        quote = _quote(line)
+        if quote and may_give_rules(quote.speaker):
             yield quote
-        elif found and is_rule(found[3]) and not found[2].endswith(TOOL):
+        elif found and not quote and is_rule(found[3]) and may_give_rules(found[2]):
             yield Rule(int(found[1]), found[2], found[3])
 
 
 def _rules_of_turn(turn: DigestTurn) -> Iterator[Rule]:
-    if turn.role == "user":
+    if may_give_rules(label(turn)):
         rules = (Rule(turn.seq, label(turn), part) for part in parts(turn.text) if is_rule(part))
         yield from islice(rules, MAX_RULES_PER_TURN)
 
 
 def _is_said(quote: Rule, turns: Sequence[DigestTurn]) -> bool:
-    """Whether that person said these words in that turn. What a tool returned is nobody's rule."""
+    """Whether that person said these words in that turn. What a tool or an assistant said is nobody's rule."""
     words = " ".join(quote.text.split())
     return any(
         turn.seq == quote.seq
-        and turn.role in ("user", "assistant")
         and label(turn) == quote.speaker
+        and may_give_rules(quote.speaker)
         and words in " ".join(turn.text.split())
         for turn in turns
     )
@@ -118,6 +119,5 @@ def _is_said(quote: Rule, turns: Sequence[DigestTurn]) -> bool:
 def _may_withdraw(rule: Rule, seq: int, turns: Sequence[DigestTurn]) -> bool:
     """Only whoever stated a rule takes it back, later and in person."""
     return any(
-        turn.seq == seq > rule.seq and turn.role in ("user", "assistant") and label(turn) == rule.speaker
-        for turn in turns
+        turn.seq == seq > rule.seq and label(turn) == rule.speaker and may_give_rules(rule.speaker) for turn in turns
     )

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 from threefold.contract import FactHistory, Memory, SaveFactRequest, UpdateFactRequest
-from threefold.errors import Conflict, NotFound
+from threefold.errors import Conflict, Forbidden, NotFound
 from threefold_server.clock import DAY
 from threefold_server.rules.access import (
     Principal,
@@ -18,7 +18,7 @@ from threefold_server.rules.access import (
     item_scope,
     session_scope,
 )
-from threefold_server.rules.trust import TRUST
+from threefold_server.rules.trust import TRUST, noted_origin
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow, parse_key
@@ -73,6 +73,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
             raise Conflict(
                 "this version was superseded; change the current one", {"superseded_by": row.superseded_by.hex}
             )
+        _check_trust(request, row)
         changes = _changes(request, now)
         if request.text is None or request.text == row.text:
             if not changes:
@@ -149,10 +150,20 @@ def _find_to_change(connection: Connection, principal: Principal, fact_id: str, 
     return row
 
 
+def _check_trust(request: UpdateFactRequest, row: AnyRow) -> None:
+    """Refuse a change that is noted by somebody with less trust than the fact: less trust displaces nothing."""
+    if request.noted_by is not None and TRUST[request.noted_by] < row.trust:
+        raise Forbidden(
+            f"noted_by: a fact of trust {row.trust} is not changed by what the {request.noted_by} notes "
+            f"(trust {TRUST[request.noted_by]}); save another fact",
+            {"field": "noted_by", "trust": row.trust},
+        )
+
+
 def _new_fact(service: Service, principal: Principal, request: SaveFactRequest, now: int) -> dict[str, Any]:
     key = uuid4()
     session = None if request.session_id is None else session_scope(principal, request.session_id).session
-    origin = "assistant" if principal.user is None else "user"
+    origin = noted_origin("assistant" if principal.user is None else "user", request.noted_by)
     days = request.expires_in_days or service.settings.fact_expiry_days
     return {
         "owner": principal.owner,

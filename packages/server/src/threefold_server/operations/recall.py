@@ -12,7 +12,7 @@ import anyio.to_thread
 import numpy as np
 from numpy.typing import NDArray
 
-from threefold.contract import DigestView, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
+from threefold.contract import DigestView, Dropped, RecalledMemory, RecallRequest, RecallResponse, Tier, Turn
 from threefold.errors import Unavailable
 from threefold.turn_groups import Cut, group_turns, newest_user_turn
 from threefold_server.clock import to_micros
@@ -23,6 +23,7 @@ from threefold_server.rules.assemble import assemble, find_gap, sure_window
 from threefold_server.rules.statements import plain
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import recall_search as memories
 from threefold_server.storage.memories import search
 from threefold_server.storage.sessions import digests, turns
@@ -60,9 +61,12 @@ class _Tiers:
     budget: int
     top_k: int
     turns: list[Turn] = field(default_factory=list[Turn])
+    last_seq: int = 0
+    """Of the newest turn that the window could hold, whether it may be shown or not."""
     digest: DigestView | None = None
     found: list[RecalledMemory] = field(default_factory=list[RecalledMemory])
     pending: int = 0
+    dropped: list[Dropped] = field(default_factory=list[Dropped])
     degraded: list[str] = field(default_factory=list[str])
     asked: int = 0
     failed: int = 0
@@ -125,15 +129,20 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
     session = scope.session
     assert session is not None
 
-    def read(connection: Connection) -> tuple[list[Turn], DigestView | None]:
+    def read(connection: Connection) -> tuple[int, list[Turn], AnyRow | None]:
         newest: list[Turn] = []
         if "short_term" in request.include:
             newest = _newest(connection, scope, tiers.budget, service.settings.event_cap, service.redact)
-            newest = _readable(newest, tiers.budget, service.redact)
+        last_seq = newest[-1].seq if newest else 0
+        newest = _readable(_trusted(newest, request.min_trust), tiers.budget, service.redact)
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
-        return newest, None if row is None else _view(row)
+        return last_seq, newest, row
 
-    tiers.turns, tiers.digest = await service.database.read(scope.owner, read, pipelined=True)
+    tiers.last_seq, tiers.turns, row = await service.database.read(scope.owner, read, pipelined=True)
+    if row is not None and row.trust < (request.min_trust or 0.0):
+        tiers.dropped.append(Dropped(tier="medium_term", id=str(row.version), tokens=row.tokens, reason="trust"))
+    elif row is not None:
+        tiers.digest = _view(row)
 
 
 def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
@@ -160,6 +169,14 @@ def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int, r
 def _whole_groups(found: list[Turn], page: int) -> list[Turn]:
     """Without the oldest group of a page that was full: its beginning may not be on the page."""
     return found if len(found) <= page else [turn for group in group_turns(found)[1:] for turn in group]
+
+
+def _trusted(newest: Sequence[Turn], min_trust: float | None) -> Sequence[Turn]:
+    """Return the groups of turns whose least trusted turn has enough trust: no call is shown without its results."""
+    if not min_trust:
+        return newest
+    groups = (group for group in group_turns(newest) if min(turn.trust or 0.0 for turn in group) >= min_trust)
+    return [turn for group in groups for turn in group]
 
 
 def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
@@ -230,11 +247,11 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
     return RecallResponse(
         window=assembled.window,
         digest=tiers.digest,
-        gap=find_gap(tiers.digest, assembled.window, tiers.turns),
+        gap=find_gap(tiers.digest, assembled.window, tiers.last_seq),
         facts=found,
         block=assembled.block,
         tokens=assembled.tokens,
-        dropped=assembled.dropped,
+        dropped=tiers.dropped + assembled.dropped,
         pending_turns=tiers.pending,
         degraded=tiers.degraded,
     )
@@ -249,10 +266,10 @@ def _cutter(newest: Sequence[Turn]) -> Cut:
 def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
     """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
     known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
-    facts = {plain(memory.text): memory for memory in reversed(known) if memory.kind == "fact"}
     chosen: dict[str, RecalledMemory] = {}
-    for memory in known:  # a fact stands in for the episode that says the same
-        chosen.setdefault(words := plain(memory.text), facts.get(words, memory))
+    for memory in known:  # of those that say the same the most trusted stays; a fact stands in for an episode
+        words = plain(memory.text)
+        chosen[words] = max(chosen.get(words, memory), memory, key=lambda each: (each.trust, each.kind == "fact"))
     best = list(chosen.values())
     cited = {place for memory in best[:limit] if memory.kind == "fact" for place in _places(memory)}
     fresh = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_places(memory))]

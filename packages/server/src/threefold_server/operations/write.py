@@ -46,7 +46,8 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
 
 
 def _redacted(request: WriteRequest, redact: Redact) -> WriteRequest:
-    """The turns without secrets in their contents and payloads: not what was said any more, so no exact replay."""
+    """Remove the secrets of the turns, in contents, names and payloads, and of the session's state. A replay is then
+    no longer exact."""
     clean = [
         turn.model_copy(
             update={
@@ -57,7 +58,8 @@ def _redacted(request: WriteRequest, redact: Redact) -> WriteRequest:
         )
         for turn in request.turns
     ]
-    return request.model_copy(update={"turns": clean})
+    state = None if request.state is None else redact_json(request.state, redact)
+    return request.model_copy(update={"turns": clean, "state": state})
 
 
 async def _count(batch: Sequence[TurnIn]) -> list[int]:

@@ -81,10 +81,10 @@ def assemble(
     )
 
 
-def find_gap(digest: DigestView | None, window: Sequence[Turn], turns: Sequence[Turn]) -> SeqRange | None:
-    """Return the range of turns that neither digest nor window shows; None if there is no gap."""
+def find_gap(digest: DigestView | None, window: Sequence[Turn], last_seq: int) -> SeqRange | None:
+    """The turns that neither digest nor window shows."""
     first = digest.upto_seq + 1 if digest else 1
-    last = _before(window) if window else (turns[-1].seq if turns else 0)
+    last = _before(window) if window else last_seq
     return SeqRange(from_seq=first, upto_seq=last) if first <= last else None
 
 

@@ -78,6 +78,7 @@ turns = Table(
     Column("created_at", BigInteger, nullable=False),
     Column("utc_offset", SmallInteger, nullable=False, server_default=text("0")),
     Column("event_at", BigInteger, nullable=False),
+    Column("noted_by", Text, comment="who reported it, if not its speaker"),
     UniqueConstraint("owner", "session", "turn_id", name="turns_once"),
     ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
     Index("turns_by_time", "owner", "event_at", "session", "seq"),
@@ -98,6 +99,7 @@ digests = Table(
     Column("prompt", Text, comment="the version of the model's instructions; null where no model was asked"),
     Column("tokens", Integer, nullable=False),
     Column("created_at", BigInteger, nullable=False),
+    Column("trust", Float(53), nullable=False, server_default=text("0"), comment="the least of its turns"),
     ForeignKeyConstraint(["owner", "session"], ["sessions.owner", "sessions.session"], ondelete="CASCADE"),
 )
 

@@ -66,7 +66,7 @@ def add_turns(connection: Connection, agent: str, entries: Iterable[tuple[AnyRow
                     "session": turn.session,
                     "visibility": turn.visibility,
                     "event_at": turn.event_at,
-                    "trust": trust_of(turn.role, imported=turn.imported),
+                    "trust": trust_of(turn),
                     "expires_at": None,
                 },
                 found,

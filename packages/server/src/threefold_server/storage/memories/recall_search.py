@@ -127,7 +127,7 @@ class Search:
         """Turns too new for the index, with the query's terms counted here and now; and how many were not read."""
         latest = search.ALWAYS if self.limits.until is None else self.limits.until
         least = self.limits.min_trust or 0.0
-        trusted = [turn for turn in unindexed if trust_of(turn.role, imported=turn.imported) >= least]
+        trusted = [turn for turn in unindexed if trust_of(turn) >= least]
         wanted = [turn for turn in trusted if turn.event_at <= latest]
         read = [turn for turn in wanted if turn.content is not None]
         rows: list[Row] = []

@@ -45,6 +45,7 @@ def to_digest(row: AnyRow) -> Digest:
         text=row.text,
         from_seq=row.from_seq,
         upto_seq=row.upto_seq,
+        trust=row.trust,
         parent=row.parent,
         model=row.model,
         prompt=row.prompt,

@@ -11,12 +11,13 @@ from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, func, i
 from threefold.contract import Turn, TurnIn
 from threefold_server.clock import from_micros, to_micros
 from threefold_server.rules.access import Reach
+from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.prepared import Pending, Prepared, among, texts
 from threefold_server.storage.engine.tables import sessions, turns
 from threefold_server.storage.engine.types import AnyRow
 
-_CONTENT = ("role", "name", "kind", "turn_group", "content", "payload")
+_CONTENT = ("role", "name", "kind", "turn_group", "content", "payload", "noted_by")
 _INSERTED = [column.name for column in turns.c if column.name not in ("erased", "imported")]
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 _SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at", "content")]
@@ -35,7 +36,7 @@ def send_contents(
 
 def content_of(turn: TurnIn) -> dict[str, Any]:
     """The columns that make two turns the same. Times are not among them: a retry may restate them."""
-    values = (turn.role, turn.name, turn.kind, turn.group, turn.content, turn.payload)
+    values = (turn.role, turn.name, turn.kind, turn.group, turn.content, turn.payload, turn.noted_by)
     return dict(zip(_CONTENT, values, strict=True))
 
 
@@ -145,6 +146,8 @@ def to_turn(row: AnyRow) -> Turn:
         tokens=row.tokens,
         visibility=Reach(row.visibility).name,
         erased=row.erased,
+        noted_by=row.noted_by,
+        trust=trust_of(row),
     )
 
 

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, SmallInteger, Table
 
-from threefold.contract.common import MAX_PAYLOAD_CHARS, Origin, Role, TurnKind, Visibility, check_exact
+from threefold.contract.common import MAX_PAYLOAD_CHARS, NotedBy, Origin, Role, TurnKind, Visibility, check_exact
 from threefold.errors import InvalidRequest
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Holder, Principal, Reach, data_holder, item_key, session_key, thread_key
@@ -28,6 +28,7 @@ _ALLOWED: dict[str, Collection[Any]] = {
     "role": get_args(Role),
     "kind": get_args(TurnKind),
     "origin": get_args(Origin),
+    "noted_by": get_args(NotedBy),
     "visibility": [int(Reach[name]) for name in get_args(Visibility)],
 }
 _BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))

@@ -86,7 +86,7 @@ def _turn(row: Values, rules: Rules) -> Values:
     checked_id("turn_id", row.get("turn_id") or "")
     checked(
         TurnIn,
-        **{name: row.get(name) for name in ("role", "content", "name", "kind", "payload")},
+        **{name: row.get(name) for name in ("role", "content", "name", "kind", "payload", "noted_by")},
         id=row["turn_id"],
         group=row.get("turn_group"),
     )
@@ -106,7 +106,8 @@ def _digest(row: Values, rules: Rules) -> Values:
     _check_length(row, "model", MAX_ID_CHARS)
     _check_length(row, "prompt", MAX_ID_CHARS)
     text = rules.redact(row["text"])
-    return {"text": text, "tokens": count_tokens(text)}
+    trust = row.get("trust", 0.0)
+    return {"text": text, "tokens": count_tokens(text), "trust": trust if rules.trusted else imported_trust(trust)}
 
 
 def _fact(row: Values, rules: Rules) -> Values:
