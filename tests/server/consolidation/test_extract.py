@@ -179,7 +179,7 @@ async def test_lease_lost_during_the_comparison_stores_nothing(world: World, mak
 
     async def overtake() -> None:
         world.extractor.before_verdicts = nothing
-        other.clock.now = world.clock.now + 61 * SECOND
+        other.clock.now = world.clock.now + 60 * SECOND  # more would look like a clock that was set back
         await other.settle()
 
     world.extractor.before_verdicts = overtake

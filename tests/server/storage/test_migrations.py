@@ -60,13 +60,13 @@ def test_newer_schema_is_not_changed(database: Database, database_url: str) -> N
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
 
     database.write_sync("system", stamp)
-    with pytest.raises(RuntimeError, match="at 9999, of a newer version"):
+    with pytest.raises(RuntimeError, match="at 9999, from a newer version"):
         migrate.upgrade(database_url)
 
 
 def test_file_that_is_no_database_is_reported(tmp_path: Path) -> None:
     (tmp_path / "threefold.db").write_text("This is a diary.")
-    with pytest.raises(Unavailable, match="no database"):
+    with pytest.raises(Unavailable, match="not a SQLite database"):
         migrate.upgrade(sqlite_url(tmp_path))
 
 

@@ -82,7 +82,7 @@ def assemble(
 
 
 def find_gap(digest: DigestView | None, window: Sequence[Turn], last_seq: int) -> SeqRange | None:
-    """The turns that neither digest nor window shows."""
+    """Return the range of turns that neither digest nor window shows; None if there is no gap."""
     first = digest.upto_seq + 1 if digest else 1
     last = _before(window) if window else last_seq
     return SeqRange(from_seq=first, upto_seq=last) if first <= last else None

@@ -1,4 +1,4 @@
-"""Origin and trust of a memory. Both are set here, from verified facts and the channel, never from content."""
+"""The origin and trust of a memory, derived from verified roles and the channel, never from content. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ORIGIN_OF_KIND: dict[TurnKind, Origin] = {"tool_call": "assistant", "tool_result
 """Some frameworks write tool results in the role of the user."""
 
 TRUST: dict[Origin, float] = {"user": 1.0, "import": 0.8, "assistant": 0.6, "tool": 0.3}
-"""A person's own words have the most trust; what a tool returned may be anybody's."""
+"""A user's own words rank highest. A tool's text ranks lowest: anyone may have written it."""
 
 
 def noted_origin(own: Origin, noted_by: NotedBy | None) -> Origin:
@@ -22,12 +22,12 @@ def noted_origin(own: Origin, noted_by: NotedBy | None) -> Origin:
 
 
 def origin_of(turn: Any) -> Origin:
-    """Return the origin of a row of `turns`. An archive says whose words they were, which nobody has verified."""
+    """Return the origin of a row of `turns`. Imported turns are `import`: the roles in an archive are not verified."""
     return "import" if turn.imported else _said_by(turn)
 
 
 def trust_of(turn: Any) -> float:
-    """Return the trust of a row of `turns`: that of who said it, and if it was imported, no more than an import's."""
+    """Return the trust of a row of `turns`; for an imported turn at most that of an import."""
     trust = TRUST[_said_by(turn)]
     return imported_trust(trust) if turn.imported else trust
 
@@ -38,7 +38,7 @@ def role_of(turn: Any) -> Role:
 
 
 def imported_trust(trust: float) -> float:
-    """Return what is left of the trust that an archive claims."""
+    """Return the trust that an archive claims, at most that of an import."""
     return min(trust, TRUST["import"])
 
 
