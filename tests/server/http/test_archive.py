@@ -233,7 +233,7 @@ def test_only_who_may_share_imports_what_is_shared(ana: MemoryClient, database_u
         service.client(api_key=tokens[0], timeout=60.0) as admin,
         service.client(api_key=tokens[1], timeout=60.0) as sharing,
     ):
-        with pytest.raises(Forbidden, match="shared partition"):
+        with pytest.raises(Forbidden, match="may not save shared facts"):
             admin.admin.load(archive)
         with pytest.raises(Forbidden, match="--may-share"):
             admin.admin.load_rows([], user="ana", trust_archive=True)

@@ -71,7 +71,7 @@ def test_policy_of_a_key_applies(database_url: str) -> None:
 def test_turns_of_a_user_are_limited_by_the_quota(database_url: str) -> None:
     with limited(database_url, max_turns_per_user=3) as memory:
         memory.write("s1", said("one", "two"))
-        with pytest.raises(QuotaExceeded, match="has 2 turns of 3") as refused:
+        with pytest.raises(QuotaExceeded, match="has 2 turns and the store allows 3") as refused:
             memory.write("s2", said("three", "four"))
         assert refused.value.details == {"of": "turns", "held": 2, "quota": 3}
         assert [session.session_id for session in memory.sessions().sessions] == ["s1"]
@@ -100,7 +100,7 @@ def test_facts_of_a_user_are_limited_by_the_quota(database_url: str) -> None:
         first = memory.save("Ana likes tea.")
         second = memory.update_fact(first.id, text="Ana likes coffee.")
         for more in (lambda: memory.save("Ana is tall."), lambda: memory.update_fact(second.id, text="Ana drinks.")):
-            with pytest.raises(QuotaExceeded, match="2 facts of 2"):
+            with pytest.raises(QuotaExceeded, match="2 facts and the store allows 2"):
                 more()
         assert memory.update_fact(second.id, pinned=True).pinned
         memory.delete_fact(second.id)
