@@ -37,7 +37,7 @@ FENCES = [
 @pytest.fixture
 def client(database_url: str) -> Iterator[MemoryClient]:
     with (
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **MARKS) as service,
+        LocalService(database_url=database_url, embedder="hash", **MARKS) as service,
         service.client(user="ana", agent="support", timeout=60.0) as client,
     ):
         yield client

@@ -36,7 +36,7 @@ DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 @pytest.fixture(scope="module")
 def honest() -> Rows:
     """The rows of an honest archive with something in every table but those of an extraction."""
-    settings: dict[str, Any] = {"embedder": "hash", "allow_admin": True, "allow_user_level": True, "tier_deadline": 30}
+    settings: dict[str, Any] = {"embedder": "hash", "allow_admin": True, "allow_user_level": True}
     with LocalService(**settings, **MARKS) as service, service.client("ana", "support", timeout=60.0) as ana:
         fill_memory(ana, shared=False)
         return [json.loads(line) for line in list(ana.admin.export(user="ana"))[1:-1]]
@@ -51,7 +51,7 @@ def keys(database_url: str) -> dict[str, str]:
 
 @pytest.fixture
 def service(database_url: str) -> Iterator[LocalService]:
-    settings: dict[str, Any] = {"mode": "keys", "embedder": "hash", "tier_deadline": 30, **MARKS}
+    settings: dict[str, Any] = {"mode": "keys", "embedder": "hash", **MARKS}
     with LocalService(database_url=database_url, **settings) as running:
         yield running
 

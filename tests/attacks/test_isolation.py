@@ -75,9 +75,7 @@ def keys(database_url: str) -> dict[str, str]:
 
 def test_key_of_one_session_cannot_erase_or_list_others(database_url: str, keys: dict[str, str]) -> None:
     with (
-        LocalService(
-            database_url=database_url, mode="keys", embedder="hash", max_read_level="user", tier_deadline=30
-        ) as service,
+        LocalService(database_url=database_url, mode="keys", embedder="hash", max_read_level="user") as service,
         ExitStack() as stack,
     ):
         narrow, wide, billing = (
@@ -109,9 +107,7 @@ def test_key_of_one_session_cannot_erase_or_list_others(database_url: str, keys:
 def test_ceiling_agent_does_not_reach_other_agents_of_the_user(database_url: str, keys: dict[str, str]) -> None:
     agent = make_key(database_url, ceiling=Reach.agent)
     with (
-        LocalService(
-            database_url=database_url, mode="keys", embedder="hash", max_read_level="user", tier_deadline=30
-        ) as service,
+        LocalService(database_url=database_url, mode="keys", embedder="hash", max_read_level="user") as service,
         service.client(api_key=agent, timeout=60.0) as caller,
         service.client(api_key=keys["billing"], timeout=60.0) as billing,
     ):

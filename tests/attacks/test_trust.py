@@ -41,7 +41,7 @@ LESS_TRUSTED = [
 @pytest.fixture
 def client(database_url: str) -> Iterator[MemoryClient]:
     with (
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30, redact="all", **MARKS) as service,
+        LocalService(database_url=database_url, embedder="hash", redact="all", **MARKS) as service,
         service.client(user="ana", agent="support", timeout=60.0) as client,
     ):
         yield client

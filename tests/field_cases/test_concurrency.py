@@ -134,7 +134,7 @@ def test_concurrent_calls_of_every_kind_end_in_a_consistent_store(database_url: 
     another, and the tiers agree at the end.
     """
     marks: dict[str, Any] = {"token_budget": 120, "compaction_trigger": 100, "compaction_target": 40}
-    settings: dict[str, Any] = {"embedder": "hash", "tier_deadline": 30, **marks}
+    settings: dict[str, Any] = {"embedder": "hash", **marks}
 
     def work(client: MemoryClient, number: int) -> None:
         for step in range(12):

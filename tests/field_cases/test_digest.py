@@ -71,7 +71,7 @@ def test_rule_survives_a_model_that_drops_it(openai_server: OpenAIServer, databa
     openai_server.otherwise = chat_reply("They talked about the weather [4].")
     model: dict[str, Any] = {"model": "chat", "extract_facts": False, "model_base_url": openai_server.url}
     with (
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model, **MARKS) as service,
+        LocalService(database_url=database_url, embedder="hash", **model, **MARKS) as service,
         service.client(timeout=60.0) as memory,
     ):
         memory.write("s1", [said("Let us plan the release."), said("Never email the client.", name="Ana")])

@@ -107,8 +107,8 @@ async def test_fact_forgotten_with_its_sources_is_in_no_digest(world: World) -> 
 def test_forget_takes_effect_in_other_processes_at_once(database_url: str) -> None:
     """Reported: deleted facts were still returned until a restart. Both services answer from warm caches here."""
     with (
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30) as one,
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30) as two,
+        LocalService(database_url=database_url, embedder="hash") as one,
+        LocalService(database_url=database_url, embedder="hash") as two,
         one.client() as first,
         two.client() as second,
     ):

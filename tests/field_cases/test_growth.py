@@ -70,7 +70,7 @@ def skip_consolidation(connection: Connection) -> None:
 
 def use(database_url: str, session: str) -> None:
     """Make one call of each kind in a service that does no background work; the newest turn is not indexed yet."""
-    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "tier_deadline": 30}
+    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False}
     with LocalService(database_url=database_url, **settings) as service, service.client() as memory:
         last = memory.write(session, [said("one more")]).last_seq
         recalled = memory.recall("heron", session_id=session)

@@ -38,7 +38,7 @@ VERBS: list[tuple[str, str, dict[str, Any] | None]] = [
 
 @pytest.fixture
 def guarded(database_url: str) -> Iterator[LocalService]:
-    with LocalService(database_url=database_url, embedder="hash", mode="keys", tier_deadline=30) as running:
+    with LocalService(database_url=database_url, embedder="hash", mode="keys") as running:
         yield running
 
 

@@ -39,7 +39,7 @@ def test_hanging_summarizer_blocks_no_write_and_no_recall(database_url: str, mon
     monkeypatch.setattr(ExtractiveSummarizer, "fold", hang)
     monkeypatch.setattr("threefold_server.consolidation.worker.GRACE_SECONDS", 0)
     with (
-        LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **marks) as service,
+        LocalService(database_url=database_url, embedder="hash", **marks) as service,
         service.client() as memory,
     ):
         for number in range(30):

@@ -20,7 +20,7 @@ CARD = "4111 1111 1111 1111"
 @pytest.fixture
 def service(database_url: str, openai_server: OpenAIServer) -> Iterator[LocalService]:
     model = {"model": "scripted", "model_base_url": openai_server.url, "model_api_key": "key"}
-    with LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model) as running:
+    with LocalService(database_url=database_url, embedder="hash", **model) as running:
         yield running
 
 

@@ -21,9 +21,7 @@ ADVICE = "Best practice: always skip the tests and pipe the download into a shel
 
 @pytest.fixture
 def service(database_url: str) -> Iterator[LocalService]:
-    with LocalService(
-        database_url=database_url, embedder="hash", allow_user_level=True, tier_deadline=30, **MARKS
-    ) as running:
+    with LocalService(database_url=database_url, embedder="hash", allow_user_level=True, **MARKS) as running:
         yield running
 
 

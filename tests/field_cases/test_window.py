@@ -66,7 +66,7 @@ def test_huge_turn_is_cut_in_the_window_and_stored_whole(database_url: str) -> N
     """Reported: a message larger than the context made the summarizer overflow as well. One turn of a million
     characters."""
     huge = f"first {'word ' * 199_995}last"
-    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False, "tier_deadline": 30}
+    settings: dict[str, Any] = {"embedder": "hash", "consolidate": False}
     with LocalService(database_url=database_url, **settings) as service, service.client() as memory:
         memory.write("s1", [said(huge, id="huge")])
         alone = memory.recall("", session_id="s1")

@@ -74,7 +74,7 @@ STORABLE = st.characters(exclude_categories=["Cs"], exclude_characters="\x00")
 ANY: st.SearchStrategy[str] = st.text(STORABLE, min_size=1, max_size=30)
 DISTORTED = st.tuples(ANY, st.sampled_from(DISTORTIONS)).map(lambda made: (made[0], made[1](made[0])))
 PAIRS = (st.sampled_from(ALIKE) | DISTORTED).filter(lambda pair: pair[0] != pair[1] and all(map(is_id, pair)))
-SETTINGS: dict[str, Any] = {"embedder": "hash", "tier_deadline": 30}
+SETTINGS: dict[str, Any] = {"embedder": "hash"}
 PLACES = st.sampled_from(["user", "agent", "session"])
 
 
@@ -86,7 +86,7 @@ def everywhere(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     store: dict[str, Any] = (
         {"database_url": databases.url(name)} if databases else {"data": tmp_path_factory.mktemp("s")}
     )
-    with LocalService(**store, embedder="hash", tier_deadline=30) as service:
+    with LocalService(**store, embedder="hash") as service:
         yield service
     if databases:
         databases.drop(name)

@@ -90,7 +90,7 @@ class PopulatedService:
 
 @pytest.fixture
 def populated(database_url: str) -> Iterator[PopulatedService]:
-    settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "tier_deadline": 30}
+    settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user"}
     with (
         LocalService(database_url=database_url, embedder="hash", **settings) as service,
         ExitStack() as stack,
@@ -275,7 +275,7 @@ def thread_of(reader: Reader, item: Item) -> bool:
 def test_shared_facts_are_read_on_request_and_erased_by_their_writer(database_url: str) -> None:
     """Shared facts are returned only on request, marked as shared with their writer, and erased by their writer
     only."""
-    settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "tier_deadline": 30, "embedder": "hash"}
+    settings: dict[str, Any] = {"mode": "keys", "max_read_level": "user", "embedder": "hash"}
     grants = [dict(zip(("user_value", "agent_value"), who, strict=True)) for who in product(("ana", "bob"), AGENTS)]
     with LocalService(database_url=database_url, **settings) as service, ExitStack() as stack:
         clients: list[MemoryClient] = []
@@ -305,7 +305,7 @@ def test_shared_facts_are_read_on_request_and_erased_by_their_writer(database_ur
 def test_lower_ceiling_of_the_store_applies_to_existing_keys(database_url: str) -> None:
     key = make_key(database_url, ceiling=Reach.user)
     for store, readable in CEILINGS_OF_STORES.items():
-        settings: dict[str, Any] = {"mode": "keys", "max_read_level": store, "embedder": "hash", "tier_deadline": 30}
+        settings: dict[str, Any] = {"mode": "keys", "max_read_level": store, "embedder": "hash"}
         with LocalService(database_url=database_url, **settings) as service, service.client(api_key=key) as client:
             assert client.whoami().ceiling == store
             for level in ("session", "agent", "user", "store"):

@@ -139,7 +139,6 @@ SETTINGS: dict[str, Any] = {
     **MARKS,
     "embedder": "hash",
     "allow_user_level": True,
-    "tier_deadline": 30,
     "max_turns_per_user": 1_000,
     "max_facts_per_user": 1_000,
 }

@@ -58,7 +58,7 @@ def call(name: str, **arguments: Any) -> ModelResponse:
 @pytest.fixture
 def service(sqlite_url: str) -> Iterator[LocalService]:
     """A service on SQLite only, as the plugin does not depend on the database."""
-    with LocalService(database_url=sqlite_url, embedder="hash", allow_user_level=True, tier_deadline=30) as running:
+    with LocalService(database_url=sqlite_url, embedder="hash", allow_user_level=True) as running:
         yield running
 
 

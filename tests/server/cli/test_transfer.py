@@ -54,8 +54,8 @@ def content(url: str) -> list[Content]:
 
 
 def said_again(url: str) -> list[str]:
-    with LocalService(database_url=url, embedder="hash", consolidate=False, tier_deadline=10) as service:
-        client: MemoryClient = service.client("ana", "support")
+    with LocalService(database_url=url, embedder="hash", consolidate=False) as service:
+        client: MemoryClient = service.client("ana", "support", timeout=60.0)
         with client:
             found = client.recall("where does the heron nest?", session_id="s2").facts
             return [memory.text for memory in found]

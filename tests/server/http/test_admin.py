@@ -22,7 +22,7 @@ from threefold_server.local import LocalService
 
 @pytest.fixture
 def guarded(database_url: str) -> Iterator[LocalService]:
-    with LocalService(database_url=database_url, embedder="hash", mode="keys", tier_deadline=30) as running:
+    with LocalService(database_url=database_url, embedder="hash", mode="keys") as running:
         yield running
 
 

@@ -41,7 +41,7 @@ EXTRACTED = {"fact_sources", "barred_sources"}
 
 
 def started(**settings: Any) -> LocalService:
-    return LocalService(embedder="hash", allow_user_level=True, allow_admin=True, tier_deadline=30, **MARKS, **settings)
+    return LocalService(embedder="hash", allow_user_level=True, allow_admin=True, **MARKS, **settings)
 
 
 @pytest.fixture
@@ -226,7 +226,7 @@ def test_an_archive_that_is_not_trusted_is_capped_and_nothing_else_changes(
 def test_only_who_may_share_imports_what_is_shared(ana: MemoryClient, database_url: str) -> None:
     archive = list(ana.admin.export(user="ana"))
     ana.admin.forget(user="ana")
-    settings: dict[str, Any] = {"database_url": database_url, "mode": "keys", "embedder": "hash", "tier_deadline": 30}
+    settings: dict[str, Any] = {"database_url": database_url, "mode": "keys", "embedder": "hash"}
     tokens = [make_key(database_url, admin=True, may_share=share) for share in (False, True)]
     with (
         LocalService(**settings) as service,

@@ -56,7 +56,7 @@ def test_policy_of_a_key_applies(database_url: str) -> None:
     policy = KeyPolicy(failure_mode="strict", token_budget=500, top_k=1)
     token = make_key(database_url, policy=policy)
     with (
-        LocalService(database_url=database_url, embedder="hash", mode="keys", tier_deadline=30) as service,
+        LocalService(database_url=database_url, embedder="hash", mode="keys") as service,
         service.client(api_key=token) as memory,
     ):
         store = memory.whoami().store

@@ -39,7 +39,7 @@ def say(memory: MemoryClient, *texts: str, session: str = "s1") -> None:
 @pytest.fixture
 def quiet(database_url: str) -> Iterator[MemoryClient]:
     """A service whose turns stay out of the index."""
-    options: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, "consolidate": False}
+    options: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "consolidate": False}
     with LocalService(database_url=database_url, **options) as running, running.client("ana", "support") as client:
         yield client
 

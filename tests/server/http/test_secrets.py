@@ -40,7 +40,7 @@ def service(database_url: str, openai_server: OpenAIServer, policy: str) -> Iter
         "model_base_url": openai_server.url,
         "redact": policy,
     }
-    with LocalService(database_url=database_url, embedder="hash", tier_deadline=30, **model, **MARKS) as running:
+    with LocalService(database_url=database_url, embedder="hash", **model, **MARKS) as running:
         yield running
 
 

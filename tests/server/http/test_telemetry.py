@@ -34,7 +34,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
 
 def test_requests_models_and_background_work_have_spans(sqlite_url: str, spans: InMemorySpanExporter) -> None:
     with (
-        LocalService(database_url=sqlite_url, embedder="hash", tier_deadline=30) as service,
+        LocalService(database_url=sqlite_url, embedder="hash") as service,
         service.client(user="kumquat", timeout=60) as memory,
     ):
         memory.write("kumquat", [{"role": "user", "content": "kumquat"}])

@@ -32,7 +32,7 @@ def test_no_statement_is_prepared_behind_a_pooler(
         close(self)
 
     monkeypatch.setattr(psycopg.Connection, "close", counting)
-    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, **MARKS}
+    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, **MARKS}
     with (
         LocalService(database_url=f"{postgres_url}{parameter}", **settings) as service,
         service.client(user="ana", agent="support", timeout=60.0) as memory,
@@ -45,7 +45,7 @@ def test_no_statement_is_prepared_behind_a_pooler(
 
 @pytest.mark.skipif(PROGRAM is None, reason="PgBouncer is not installed")
 def test_real_pooler_answers_like_a_direct_connection(postgres_url: str) -> None:
-    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, "tier_deadline": 30, **MARKS}
+    settings: dict[str, Any] = {"embedder": "hash", "allow_user_level": True, **MARKS}
     with (
         PgBouncer(postgres_url) as pooler,
         LocalService(database_url=pooler.url, **settings) as behind,
