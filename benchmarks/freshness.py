@@ -124,7 +124,7 @@ def by_meaning(memory: MemoryClient, said: str, asked: str) -> float | None:
 
 
 def _recall(memory: MemoryClient, query: str) -> list[RecalledMemory]:
-    return memory.recall(query, session_id="elsewhere").facts
+    return memory.recall(query, session_id="elsewhere").memories
 
 
 def _mark(good: bool) -> str:

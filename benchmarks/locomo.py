@@ -128,7 +128,7 @@ def ask_all(memory: MemoryClient, path: Path, scores: dict[str, Score], latencie
             continue
         found: list[set[tuple[int, int]]] = []
         for depth, answer in answers.items():  # facts come first, so the first 10 of 20 are not those of a recall of 10
-            found = [turns_of(fact, path.stem) for fact in answer.facts]
+            found = [turns_of(fact, path.stem) for fact in answer.memories]
             score.recall[depth].append(len(evidence & set().union(*found)) / len(evidence))
         ranks = [rank for rank, turns in enumerate(found, 1) if turns & evidence]
         score.reciprocal_rank.append(1 / ranks[0] if ranks else 0.0)
@@ -155,7 +155,7 @@ def turns_of(fact: RecalledMemory, stem: str) -> set[tuple[int, int]]:
 
 def absolute(answer: RecallResponse) -> float:
     """The best absolute score in an answer: what `min_score` tests."""
-    parts = [fact.score_parts for fact in answer.facts]
+    parts = [fact.score_parts for fact in answer.memories]
     return max((max(part.cosine or 0.0, part.coverage) for part in parts), default=0.0)
 
 

@@ -245,7 +245,7 @@ def exactness(store: Store, users: int, embedder: Embedder) -> Finding:
             vector = asyncio.run(embedder.embed([query]))[0]
             asked = {"query": query, "include": ["long_term"], "min_score": 0, "top_k": 1_000}
             answer = client.post("/v1/recall", json=asked, headers=identity(user)).raise_for_status().json()
-            cosines = [fact["score_parts"]["cosine"] or 0.0 for fact in answer["facts"]]
+            cosines = [fact["score_parts"]["cosine"] or 0.0 for fact in answer["memories"]]
             differ += not np.allclose(sorted(cosines)[-10:], np.sort(store.vectors(user) @ vector)[-10:], atol=1e-4)
     return Finding(f"of {QUESTIONS} questions, those whose ten nearest differ from an exact scan's", differ, "", 0)
 

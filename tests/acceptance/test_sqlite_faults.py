@@ -59,7 +59,7 @@ def test_write_that_fails_stores_nothing(
         assert memory.ready().status == "ok"
         connections.set(pragma, repaired)
         assert memory.write("s1", [said(LARGE, id="0.0")]).last_seq == 2
-        assert memory.forget(fact_ids=["1"]).complete
+        assert memory.forget(memory_ids=["1"]).complete
         assert memory.list(kinds=["fact"]).items == []
         memory.wait("s1")
         check_consistent(sqlite_url)

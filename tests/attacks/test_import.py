@@ -173,14 +173,14 @@ def test_a_planted_memory_is_neither_shared_nor_pinned_nor_trusted(
         with pytest.raises(Forbidden):
             admin.admin.load_rows(rows, user="ana", trust_archive=True)
     admin.admin.load_rows(planted, user="ana")
-    [found] = [memory for memory in ana.recall("kumquat invoice").facts if memory.text == words]
+    [found] = [memory for memory in ana.recall("kumquat invoice").memories if memory.text == words]
     assert (found.origin, found.trust, found.shared, found.pinned) == ("import", 0.8, False, False)
     assert all(memory.trust <= 0.8 for memory in ana.iter_memories())
     digests = [digest for session in ana.sessions().sessions for digest in ana.digests(session.session_id).digests]
     assert digests
     assert all((digest.trust or 0.0) <= 0.8 for digest in digests)
     with service.client(api_key=keys["bob"], timeout=60.0) as bob:
-        assert bob.recall("kumquat invoice", include=["long_term", "shared"]).facts == []
+        assert bob.recall("kumquat invoice", include=["long_term", "shared"]).memories == []
 
 
 def test_secrets_do_not_get_past_redaction(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:

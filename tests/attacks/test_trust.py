@@ -56,7 +56,7 @@ def test_what_a_model_saves_is_not_the_user_s(
     run_tool(MemorySession(client, "s1"), name, arguments, tools)
     client.wait("s1")
     recalled = client.recall(LIE, session_id="s2", min_score=0)
-    [found] = [memory for memory in recalled.facts if memory.text == LIE]
+    [found] = [memory for memory in recalled.memories if memory.text == LIE]
     assert (found.origin, found.trust) == ("assistant", 0.6)
     assert f"assistant] {LIE}" in recalled.block
     assert LIE in client.recall(LIE, session_id="s1", min_score=0).block
@@ -67,7 +67,7 @@ def test_what_a_model_saves_is_not_the_user_s(
 def test_only_lower_trust_can_be_asked_for(client: MemoryClient) -> None:
     assert client.save("Ana likes tea.", noted_by="tool").trust == 0.3
     client.write("s1", [{"role": "tool", "content": "The tea is hot.", "noted_by": "assistant"}])
-    [turn] = client.recall("tea hot", session_id="s2", min_score=0, top_k=1).facts
+    [turn] = client.recall("tea hot", session_id="s2", min_score=0, top_k=1).memories
     assert (turn.origin, turn.trust) == ("tool", 0.3)
     for wrong in ("user", "import", "admin"):
         with pytest.raises(InvalidRequest):
@@ -81,7 +81,7 @@ def test_less_trust_changes_no_fact_of_the_user(client: MemoryClient, change: di
         client.update_fact(fact.id, noted_by="assistant", **change)
     client.save("Ana likes tea!", noted_by="assistant")
     assert client.get_fact(fact.id) == fact
-    [shown, *_] = client.recall("Ana likes tea", session_id="s1", min_score=0).facts
+    [shown, *_] = client.recall("Ana likes tea", session_id="s1", min_score=0).memories
     assert (shown.id, shown.trust) == (fact.id, 1.0)
     assert client.update_fact(client.save("Tea is hot.", noted_by="tool").id, noted_by="assistant", text="Tea is cold.")
 

@@ -98,7 +98,7 @@ def test_backlog_of_one_owner_takes_nothing_from_another(busy: LocalService) -> 
                 ana.write("s2", [{"role": "user", "content": f"Remark {number} about the train."}])
                 answer = ana.recall("train at noon", session_id="s2")
                 assert answer.degraded == []
-                assert "My train leaves at noon." in [memory.text for memory in answer.facts]
+                assert "My train leaves at noon." in [memory.text for memory in answer.memories]
                 assert answer.window[-1].content == f"Remark {number} about the train."
                 assert len(ana.list(limit=100).items) == number + 2
         finally:

@@ -105,11 +105,11 @@ def test_block_is_the_same_in_every_time_zone() -> None:
         ({}, "2026-03-01, user"),
         ({"event_at": datetime(2025, 1, 2, tzinfo=UTC)}, "2025-01-02, user"),
         ({"origin": "tool", "role": "user", "name": "admin"}, "2026-03-01, noted by tool"),
-        ({"kind": "episode", "role": "assistant", "name": "Bo"}, "2026-03-01, assistant Bo"),
-        ({"kind": "episode"}, "2026-03-01, user"),
+        ({"kind": "turn", "role": "assistant", "name": "Bo"}, "2026-03-01, assistant Bo"),
+        ({"kind": "turn"}, "2026-03-01, user"),
         ({"origin": "assistant"}, "2026-03-01, noted by assistant"),
         (
-            {"kind": "episode", "role": "user", "name": "Ann", "origin": "assistant"},
+            {"kind": "turn", "role": "user", "name": "Ann", "origin": "assistant"},
             "2026-03-01, user Ann, noted by assistant",
         ),
         ({"shared": True, "agent": "clerk"}, "2026-03-01, user, shared by clerk"),
@@ -234,12 +234,12 @@ def recalled(*memories: Memory, digest_text: str = "", window: Sequence[Turn] = 
     facts = [RecalledMemory.model_validate({**each.model_dump(), "score": 1.0, "score_parts": {}}) for each in memories]
     told = digest_lines(digest(digest_text)) if digest_text else []
     block = join_block(told, [memory_line(each) for each in memories], [turn_line(each) for each in window])
-    return RecallResponse(facts=facts, window=list(window), block=block)
+    return RecallResponse(memories=facts, window=list(window), block=block)
 
 
 def test_block_beside_a_history_omits_turns_of_the_history() -> None:
-    here = memory("I have a\nboat", kind="episode", role="user", session_id="s")
-    there = memory("I have a\nboat", kind="episode", role="user", session_id="t")
+    here = memory("I have a\nboat", kind="turn", role="user", session_id="s")
+    there = memory("I have a\nboat", kind="turn", role="user", session_id="t")
     fact = memory("I have a\nboat", session_id="s")
     response = recalled(here, there, fact)
     shown = block_beside(response, "s", ["I have  a boat", "Fine."])
@@ -248,7 +248,7 @@ def test_block_beside_a_history_omits_turns_of_the_history() -> None:
 
 
 def test_block_beside_a_history_omits_its_latest_turns() -> None:
-    here = memory("I have a boat", kind="episode", role="user", session_id="s")
+    here = memory("I have a boat", kind="turn", role="user", session_id="s")
     window = [turn("I have\na boat"), turn("Fine.", role="assistant", name="Helper")]
     response = recalled(here, window=window)
     assert block_beside(response, "s", ["I have a boat"]) == join_block([], [], [turn_line(window[1])])
@@ -257,7 +257,7 @@ def test_block_beside_a_history_omits_its_latest_turns() -> None:
 
 
 def test_block_beside_a_history_that_says_everything_is_empty() -> None:
-    here = memory("I have a boat", kind="episode", role="user", session_id="s")
+    here = memory("I have a boat", kind="turn", role="user", session_id="s")
     assert block_beside(recalled(here), "s", ["I have a boat"]) == ""
     told = block_beside(recalled(here, digest_text="They met."), "s", ["I have a boat"])
     assert told == join_block(digest_lines(digest("They met.")), [], [])

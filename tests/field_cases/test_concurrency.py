@@ -149,7 +149,7 @@ def test_concurrent_calls_of_every_kind_end_in_a_consistent_store(database_url: 
             if step % 4 == 3:
                 client.forget(session_id=session)
             elif step % 4 == 1:
-                client.forget(fact_ids=[fact.id, f"{number}.{step}"])
+                client.forget(memory_ids=[fact.id, f"{number}.{step}"])
 
     with (
         LocalService(database_url=database_url, **settings) as one,

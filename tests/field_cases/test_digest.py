@@ -33,8 +33,8 @@ def test_figure_that_left_the_window_is_recalled_exactly(database_url: str) -> N
             memory.write("s1", [said(f"Let us talk about the weather of day {number} for a while.")])
         memory.wait("s1")
         recalled = memory.recall("how many litres does the meter golf show?", session_id="s1", include=["long_term"])
-        assert recalled.facts[0].text == "The meter called golf shows 1222 litres."
-        assert [(source.session_id, source.from_seq) for source in recalled.facts[0].sources] == [("s1", 7)]
+        assert recalled.memories[0].text == "The meter called golf shows 1222 litres."
+        assert [(source.session_id, source.from_seq) for source in recalled.memories[0].sources] == [("s1", 7)]
         everything = memory.recall("litres", session_id="s1")
         assert everything.digest
         assert (everything.digest.from_seq, everything.digest.upto_seq >= 12) == (1, True)

@@ -80,10 +80,10 @@ async def test_fact_is_deleted_with_its_last_turn(world: World) -> None:
     await world.write("s1", *(TurnIn(role="user", content=f"I moved to Oslo, part {n}.", id=f"t{n}") for n in (1, 2)))
     fact = await world.save("Lives in Oslo.")
     support(world, fact, ("s1", 1), ("s1", 2))
-    await world.forget(fact_ids=["t1"])
+    await world.forget(memory_ids=["t1"])
     assert [row.from_seq for row in world.rows(fact_sources)] == [2]
     assert texts(world) == ["Lives in Oslo."]
-    await world.forget(fact_ids=["t2"])
+    await world.forget(memory_ids=["t2"])
     assert texts(world) == []
 
 
@@ -97,7 +97,7 @@ async def test_fact_forgotten_with_its_sources_is_in_no_digest(world: World) -> 
     fact = await world.save("The passport is at home.")
     support(world, fact, ("s1", 1))
     assert SECRET in world.rows(digests)[-1].text
-    await world.forget(fact_ids=[fact.id], sources=True)
+    await world.forget(memory_ids=[fact.id], sources=True)
     await world.settle()
     assert world.rows(digests)
     assert SECRET not in repr([row.text for row in world.rows(digests)])
@@ -116,11 +116,11 @@ def test_forget_takes_effect_in_other_processes_at_once(database_url: str) -> No
         first.save(f"Keep the {SECRET} safe.")
         first.wait("s1")
         for client in (first, second, first, second):
-            assert len(client.recall("passport", session_id="s2").facts) == 2
+            assert len(client.recall("passport", session_id="s2").memories) == 2
         first.forget(level="agent")
         for client in (second, first):
             recalled = client.recall("passport", session_id="s1")
-            assert (recalled.facts, recalled.window, recalled.block) == ([], [], "")
+            assert (recalled.memories, recalled.window, recalled.block) == ([], [], "")
 
 
 def test_failed_forget_deletes_nothing(memory: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:

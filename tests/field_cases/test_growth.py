@@ -75,12 +75,12 @@ def use(database_url: str, session: str) -> None:
         last = memory.write(session, [said("one more")]).last_seq
         recalled = memory.recall("heron", session_id=session)
         assert (recalled.window[-1].content, recalled.degraded) == ("one more", [])
-        assert "heron" in recalled.facts[0].text
+        assert "heron" in recalled.memories[0].text
         newest: list[Turn] = memory.turns(session, from_seq=last - 10).turns
         assert newest[-1].seq == last == memory.status(session).last_seq
         assert memory.sessions(limit=1).sessions
         assert memory.list(limit=5).items
-        assert memory.forget(fact_ids=[newest[-1].id]).counts["turns"] == 1
+        assert memory.forget(memory_ids=[newest[-1].id]).counts["turns"] == 1
 
 
 class Traced:

@@ -231,7 +231,7 @@ def test_limits_of_results_are_checked_and_kept(http: httpx.Client, limit: int) 
     """Reported: an odd limit gave a 500, and zero results a 400 from the backend."""
     send(http, "POST", "/v1/facts", {"text": "heron"})
     assert len(send(http, "POST", "/v1/list", {"limit": limit}).json()["items"]) == min(limit, 1)
-    assert len(send(http, "POST", "/v1/recall", {"query": "heron", "top_k": limit}).json()["facts"]) == min(limit, 1)
+    assert len(send(http, "POST", "/v1/recall", {"query": "heron", "top_k": limit}).json()["memories"]) == min(limit, 1)
     for wrong in (-1, 1_001, 10**9, "many", 0.5):
         for path, field in (("/v1/list", "limit"), ("/v1/recall", "top_k")):
             answer = send(http, "POST", path, {"query": "heron", field: wrong} if "recall" in path else {field: wrong})

@@ -123,7 +123,7 @@ def test_agents_that_differ_in_one_sign_are_separate(service: LocalService) -> N
     with service.client(user="ana", agent="my-agent") as dash, service.client(user="ana", agent="my_agent") as under:
         dash.write("s-1", [said("kumquat of dash")])
         fact = dash.save("kumquat fact of dash", visibility="agent").id
-        assert under.recall("kumquat").facts == []
+        assert under.recall("kumquat").memories == []
         assert under.sessions().sessions == []
         for verb in (under.get_fact, under.delete_fact):
             with pytest.raises(NotFound):
@@ -154,7 +154,7 @@ def test_parallel_calls_on_one_client_never_mix_sessions(memory: MemoryClient) -
         session = f"s{number}"
         memory.write(session, [said(f"I am number{number}.")])
         recalled = memory.recall(f"number{number}", session_id=session, level="session")
-        return [turn.content for turn in recalled.window] + [fact.text for fact in recalled.facts]
+        return [turn.content for turn in recalled.window] + [fact.text for fact in recalled.memories]
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(talk, range(40))) == [[f"I am number{number}."] for number in range(40)]

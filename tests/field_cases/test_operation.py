@@ -18,11 +18,11 @@ def test_updated_fact_is_found_only_by_its_new_text(memory: MemoryClient) -> Non
     """Reported: an updated item was still found by its old text."""
     fact = memory.save("My favourite animal is the zebra.")
     memory.update_fact(fact.id, text="My favourite animal is the dog.")
-    [current] = memory.recall("animal dog").facts
+    [current] = memory.recall("animal dog").memories
     assert current.text == "My favourite animal is the dog."
     assert "zebra" not in memory.recall("zebra").block
     assert current.score_parts.coverage > 0
-    assert memory.recall("zebra", min_score=0.3).facts == []
+    assert memory.recall("zebra", min_score=0.3).memories == []
 
 
 def test_hanging_summarizer_blocks_no_write_and_no_recall(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +74,7 @@ def test_hanging_embedder_delays_no_write_and_no_window(database_url: str, monke
             memory.write(f"s{number}", [said(f"the heron number{number} lands")])
         recalled = memory.recall("number7", session_id="s3")
         assert recalled.degraded == ["embedder"]
-        assert [fact.text for fact in recalled.facts] == ["the heron number7 lands"]
+        assert [fact.text for fact in recalled.memories] == ["the heron number7 lands"]
         assert [turn.content for turn in recalled.window] == ["the heron number3 lands"]
         assert recalled.pending_turns == 10
 
@@ -82,7 +82,7 @@ def test_hanging_embedder_delays_no_write_and_no_window(database_url: str, monke
 def test_saved_fact_is_recalled_at_once(memory: MemoryClient) -> None:
     """Reported: a fact was recalled only after its session had grown past the window."""
     memory.save("The launch is on Tuesday.", session_id="s1")
-    [fact] = memory.recall("when is the launch?", session_id="s2").facts
+    [fact] = memory.recall("when is the launch?", session_id="s2").memories
     assert (fact.text, fact.kind) == ("The launch is on Tuesday.", "fact")
 
 
@@ -91,8 +91,8 @@ def test_pinned_fact_does_not_expire(memory: MemoryClient) -> None:
     fact = memory.save("The launch is on Tuesday.", pinned=True, expires_in_days=1e-9)
     other = memory.save("The launch is on Friday.", expires_in_days=1e-9)
     assert [item.id for item in memory.list().items] == [fact.id]
-    assert [found.id for found in memory.recall("launch").facts] == [fact.id]
+    assert [found.id for found in memory.recall("launch").memories] == [fact.id]
     assert memory.get_fact(fact.id).pinned
     memory.update_fact(fact.id, pinned=False)
-    assert memory.recall("launch").facts == memory.list().items == []
+    assert memory.recall("launch").memories == memory.list().items == []
     assert other.id != fact.id

@@ -57,7 +57,7 @@ def test_fact_names_its_turn_and_is_forgotten_with_its_session(
     tell(memory, "s1", said("Refunds go to account 999."), said("I drink tea."))
     openai_server.script(extracted(("Ana drinks tea.", 1)))
     tell(memory, "s2", said("I drink tea."))
-    found = memory.recall("refunds account 999", session_id="s3", min_score=0).facts[0]
+    found = memory.recall("refunds account 999", session_id="s3", min_score=0).memories[0]
     [source] = found.sources
     [turn] = [turn for turn in memory.turns(source.session_id).turns if turn.seq == source.from_seq]
     assert (found.text, found.user, found.agent, found.origin) == (turn.content, "ana", "support", "user")
@@ -94,11 +94,11 @@ def test_repetition_by_one_user_adds_no_trust(
     with service.client(user="mallory", agent="support", timeout=60.0) as other:
         openai_server.script(extracted((claim, 1)))
         tell(other, "s0", said(claim))
-        [once] = other.recall(claim, session_id="fresh", min_score=0).facts
+        [once] = other.recall(claim, session_id="fresh", min_score=0).memories
         for number in range(1, 10):
             openai_server.script(extracted((claim, 1)))
             tell(other, f"s{number}", said(claim))
-        found = other.recall(claim, session_id="fresh", min_score=0).facts[0]
+        found = other.recall(claim, session_id="fresh", min_score=0).memories[0]
         assert facts(other) == [claim]
         assert (found.trust, len(found.sources)) == (once.trust, 10)
     assert memory.recall(claim, session_id="s1", min_score=0).block == ""

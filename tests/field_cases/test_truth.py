@@ -64,9 +64,9 @@ async def test_later_statement_replaces_the_earlier_one(world: World, old: str, 
     await tell(world, "s2", said(new, 30))
     assert (world.facts(), world.facts(current=False)) == ([new], [old])
     recalled = await world.recall(f"{old} {new}")
-    assert [fact.text for fact in recalled.facts] == [new]
+    assert [fact.text for fact in recalled.memories] == [new]
     assert old not in recalled.block
-    versions = (await fact_history(world.service, world.caller, recalled.facts[0].id)).versions
+    versions = (await fact_history(world.service, world.caller, recalled.memories[0].id)).versions
     assert [version.text for version in versions] == [old, new]
     assert versions[0].valid_to == versions[1].valid_from == from_micros(START + 30 * DAY)
     assert versions[0].superseded_by == versions[1].id
@@ -81,7 +81,7 @@ async def test_older_turn_written_later_does_not_replace_a_newer_one(world: Worl
     assert (world.facts(), world.facts(current=False)) == ([new], [old])
     [history] = world.rows(facts, text=old)
     assert (history.valid_from, history.valid_to) == (START, START + 30 * DAY)
-    assert [fact.text for fact in (await world.recall(f"{old} {new}")).facts] == [new]
+    assert [fact.text for fact in (await world.recall(f"{old} {new}")).memories] == [new]
 
 
 async def test_last_statement_of_a_batch_wins(world: World) -> None:
@@ -116,7 +116,7 @@ async def test_repeated_statement_is_dated_by_its_sources(world: World, days: tu
     world.clock.advance(40 * 86_400)
     for day in days:
         await tell(world, f"s{day}", said("The heron nests in the harbour.", day))
-    [fact] = (await world.recall("where does the heron nest?")).facts
+    [fact] = (await world.recall("where does the heron nest?")).memories
     assert (fact.valid_from, fact.event_at) == (from_micros(START + 3 * DAY), from_micros(START + 5 * DAY))
     assert [source.session_id for source in fact.sources] == ["s3", "s5"]
 
@@ -136,7 +136,7 @@ async def test_repeated_statement_is_one_fact_with_all_sources(world: World) -> 
         await tell(world, f"s{number}", said(text))
     assert world.facts() == ["Ana lives in Oslo."]
     assert len(world.rows(fact_sources)) == 5
-    [fact] = (await world.recall("Ana lives in Oslo")).facts
+    [fact] = (await world.recall("Ana lives in Oslo")).memories
     assert len(fact.sources) == 5
 
 
@@ -173,7 +173,7 @@ async def test_user_confirms_a_statement_of_the_assistant(world: World) -> None:
 async def test_correction_by_id_leaves_one_current_fact(world: World) -> None:
     """Reported: correcting by text added a second fact, while correcting by id replaced it."""
     await tell(world, "s1", said("Ana lives in Lisbon."))
-    [fact] = (await world.recall("Ana Lisbon")).facts
+    [fact] = (await world.recall("Ana Lisbon")).memories
     world.clock.advance(60)
     update = UpdateFactRequest(text="Ana lives in Oslo.")
     corrected = await update_fact(world.service, world.caller, fact.id, update)
@@ -222,7 +222,7 @@ async def test_forgetting_a_version_makes_the_earlier_one_current(world: World) 
     await tell(world, "s2", said("Ana moved to Oslo.", 30))
     await world.forget(session_id="s2")
     assert (world.facts(), world.facts(current=False)) == (["Ana lives in Lisbon."], [])
-    assert [fact.text for fact in (await world.recall("Ana Lisbon")).facts] == ["Ana lives in Lisbon."]
+    assert [fact.text for fact in (await world.recall("Ana Lisbon")).memories] == ["Ana lives in Lisbon."]
 
 
 @pytest.mark.parametrize("since", [None, from_micros(START - DAY)])
@@ -259,7 +259,7 @@ async def test_recall_as_of_an_earlier_moment_returns_what_was_valid_then(world:
     async def at(micros: int) -> set[str]:
         recalled = await world.recall("Ana Lisbon Oslo tea", as_of=from_micros(micros))
         assert recalled.window == []
-        return {fact.text for fact in recalled.facts}
+        return {fact.text for fact in recalled.memories}
 
     assert await at(START) == set()
     assert await at(START + DAY) == await at(START + 30 * DAY - 1) == {"Ana lives in Lisbon."}
@@ -281,8 +281,8 @@ async def test_turn_is_left_out_when_its_facts_answer_the_recall(world: World) -
     await tell(world, "s2", both)
     await tell(world, "s3", said("Ana moved to Oslo.", 30))
     recalled = await world.recall("Ana lives in Lisbon")
-    places = {(source.session_id, fact.kind) for fact in recalled.facts for source in fact.sources}
-    assert ("s1", "episode") not in places
+    places = {(source.session_id, fact.kind) for fact in recalled.memories for source in fact.sources}
+    assert ("s1", "turn") not in places
     assert ("s2", "fact") in places
-    without = await world.recall("Lisbon", exclude_ids=[fact.id for fact in recalled.facts if fact.kind == "fact"])
-    assert [(fact.kind, fact.session_id) for fact in without.facts] == [("episode", "s2")]
+    without = await world.recall("Lisbon", exclude_ids=[fact.id for fact in recalled.memories if fact.kind == "fact"])
+    assert [(fact.kind, fact.session_id) for fact in without.memories] == [("turn", "s2")]

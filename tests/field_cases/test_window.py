@@ -86,7 +86,7 @@ def test_turn_larger_than_a_model_context_is_indexed_and_folded(memory: MemoryCl
     words[7_000] = "needle"
     memory.write("s1", [said(" ".join(words), id="huge"), said("and now something short")])
     memory.wait("s1")
-    assert memory.recall("needle", session_id="s2", top_k=1).facts[0].id == "huge"
+    assert memory.recall("needle", session_id="s2", top_k=1).memories[0].id == "huge"
     assert memory.digests("s1").digests[0].upto_seq == 1
 
 
@@ -143,7 +143,7 @@ async def test_updates_keep_counts_and_expiry(world: World) -> None:
     assert (session.turns, session.tokens) == (5, sum(row.tokens for row in world.rows(turns)))
     assert fact.expires_at == from_micros(world.clock.now + 86_400 * SECOND)
     world.clock.advance(86_400)
-    assert (await world.recall("what is the gate code?")).facts == []
+    assert (await world.recall("what is the gate code?")).memories == []
     with pytest.raises(NotFound):
         await get_fact(world.service, world.caller, fact.id)
 

@@ -33,8 +33,8 @@ NAMED: dict[str, list[Any]] = {
     "POST /v1/forget": [
         {"session_id": "s9"},
         {"source": {"kind": "session", "name": "s9"}},
-        {"fact_ids": ["0" * 32]},
-        {"fact_ids": ["0" * 32], "sources": True, "in_session": "s9"},
+        {"memory_ids": ["0" * 32]},
+        {"memory_ids": ["0" * 32], "sources": True, "in_session": "s9"},
     ],
     "POST /v1/facts": [{"text": "a fact"}],
     f"GET {FACT}": [None],
@@ -67,7 +67,7 @@ ACROSS: dict[str, list[Any]] = {
         *({"source": {"kind": "agent", "name": name}} for name in ("support", "other")),
         *({"source": {"kind": "tool", "name": "web"}, "dry_run": dry_run} for dry_run in (False, True)),
         {"source": {"kind": "tool", "name": "web"}, "since": "2020-01-01T00:00:00Z"},
-        {"fact_ids": ["0" * 32], "sources": True},
+        {"memory_ids": ["0" * 32], "sources": True},
     ],
     f"DELETE {FACT}?sources=1": [None],
     "GET /v1/sessions": [None],
@@ -128,7 +128,7 @@ def test_every_route_is_limited_by_the_ceiling(narrow: httpx.Client) -> None:
 
 
 def test_sources_of_a_fact_are_erased_only_in_the_named_session(narrow: httpx.Client) -> None:
-    selector = {"fact_ids": ["t"], "sources": True, "in_session": "s2", "dry_run": True}
+    selector = {"memory_ids": ["t"], "sources": True, "in_session": "s2", "dry_run": True}
     assert send(narrow, "POST /v1/forget", selector).json()["counts"]["turns"] == 0
     here = send(narrow, "POST /v1/forget", {**selector, "in_session": "s1"})
     assert here.json()["counts"]["turns"] == 1

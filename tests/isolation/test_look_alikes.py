@@ -147,7 +147,7 @@ def check_finds_all(client: MemoryClient, agent: str, session: str, fact: str) -
     assert client.status(session).last_seq == 1
     assert client.get_fact(fact).session_id == session
     recalled = client.recall("kumquat", session_id=session, level="session", include=["long_term"])
-    assert {memory.text for memory in recalled.facts} == {"the kumquat", "a kumquat fact"}
+    assert {memory.text for memory in recalled.memories} == {"the kumquat", "a kumquat fact"}
     listed = client.list(session_id=session, level="session").items
     assert {(memory.agent, memory.session_id) for memory in listed} == {(agent, session)}
     assert held_by_frameworks(client, session) == [session, "inner", session]
@@ -157,7 +157,7 @@ def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere
     """Check that the names of another caller lead to nothing, except that sessions of one agent share facts by id."""
     assert all(map(refused, session_verbs(client, session)))
     recalled = client.recall("kumquat", session_id=session, level="session")
-    assert (recalled.facts, recalled.window) == ([], [])
+    assert (recalled.memories, recalled.window) == ([], [])
     assert client.list(session_id=session, level="session").items == []
     expected = (
         ["inner"] if not elsewhere and len(session) > 400 else []
@@ -168,7 +168,7 @@ def check_finds_nothing(client: MemoryClient, session: str, fact: str, elsewhere
         assert client.sessions().sessions == []
         assert client.list().items == []
         assert client.forget(level="agent").counts["turns"] == 0
-        assert client.forget(fact_ids=[fact]).counts["facts"] == 0
+        assert client.forget(memory_ids=[fact]).counts["facts"] == 0
         assert all(map(refused, fact_verbs(client, fact)))
 
 

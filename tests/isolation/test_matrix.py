@@ -73,7 +73,7 @@ class PopulatedService:
             tool = TOOL if visibility == "agent" else None
             turn = {"role": "tool" if tool else "user", "name": tool, "content": f"kumquat turn of {place}"}
             client.write(session, [turn | {"id": f"turn {place}"}], visibility=visibility)
-            self.ids[f"turn {place}"] = Item("episode", user, agent, session, visibility, tool)
+            self.ids[f"turn {place}"] = Item("turn", user, agent, session, visibility, tool)
 
     def _hold(self, client: MemoryClient, user: str | None, agent: str) -> None:
         """Store an item, and a thread in each session whose checkpoint and run are named after their place."""
@@ -124,19 +124,19 @@ def check_recall_and_list(populated: PopulatedService, reader: Reader, level: An
     recalled = client.recall(
         "kumquat", level=level, session_id=reader.session, include=["long_term"], top_k=1_000, token_budget=100_000
     )
-    assert {memory.id for memory in recalled.facts} == expected, (reader, level)
+    assert {memory.id for memory in recalled.memories} == expected, (reader, level)
     listed = client.list(level=level, session_id=reader.session, limit=1_000).items
     assert {memory.id for memory in listed} == expected, (reader, level)
     shown = {populated.ids[key] for key in expected}
     for item in populated.ids.values():
         place = f"{item.user} {item.agent} {item.session} {item.visibility}"
-        assert (f"{item.kind.replace('episode', 'turn')} of {place}" in recalled.block) == (item in shown)
+        assert (f"{item.kind} of {place}" in recalled.block) == (item in shown)
 
 
 def check_session_tiers(populated: PopulatedService, reader: Reader) -> None:
     """Check that window, turns, sessions and status contain only the reader's own session, at every ceiling."""
     client = populated.client(reader)
-    own = [item for item in populated.ids.values() if item.kind == "episode" and reader.erases(item, "agent")]
+    own = [item for item in populated.ids.values() if item.kind == "turn" and reader.erases(item, "agent")]
     if reader.ceiling == "session":
         with pytest.raises(Forbidden):
             client.sessions()
@@ -174,9 +174,9 @@ def check_by_id(populated: PopulatedService, reader: Reader) -> None:
 
 def check_forget(populated: PopulatedService, reader: Reader) -> None:
     client = populated.client(reader)
-    counts = client.forget(fact_ids=list(populated.ids), dry_run=True).counts
+    counts = client.forget(memory_ids=list(populated.ids), dry_run=True).counts
     assert counts["facts"] == sum(reader.manages(item) for item in populated.ids.values() if item.kind == "fact")
-    mine = [item for item in populated.ids.values() if item.kind == "episode" and reader.erases(item, reader.ceiling)]
+    mine = [item for item in populated.ids.values() if item.kind == "turn" and reader.erases(item, reader.ceiling)]
     assert counts["turns"] == len(mine), reader
     for session in SESSIONS:
         counts = client.forget(session_id=session, dry_run=True).counts
@@ -293,7 +293,7 @@ def test_shared_facts_are_read_on_request_and_erased_by_their_writer(database_ur
             assert {item.user for item in shared} == {"ana", "bob"}
             assert all(item.shared and item.session_id is None for item in shared)
             recalled = client.recall("kumquat", include=["shared"], top_k=100)
-            assert {memory.text for memory in recalled.facts} == everything
+            assert {memory.text for memory in recalled.memories} == everything
         clients[0].forget(level="agent")
         assert {item.text for item in clients[-1].list(include=["shared"]).items} == everything - {"kumquat for all 0"}
         for fact in clients[-1].list(include=["shared"]).items:

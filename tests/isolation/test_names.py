@@ -37,7 +37,7 @@ def test_different_names_are_always_separate(service: LocalService, places: list
         for number, (client, (_, _, session)) in enumerate(zip(clients, places, strict=True)):
             own = {f"{word} turn {number}", f"{word} fact {number}"}
             recalled = client.recall(word, session_id=session, level="session", include=["long_term"], top_k=100)
-            assert {memory.text for memory in recalled.facts if word in memory.text} == own
+            assert {memory.text for memory in recalled.memories if word in memory.text} == own
             listed = client.list(session_id=session, level="session", limit=1_000).items
             assert {memory.text for memory in listed if word in memory.text} == own
             assert [turn.content for turn in client.turns(session).turns] == [f"{word} turn {number}"]

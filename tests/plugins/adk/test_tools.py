@@ -166,7 +166,7 @@ async def test_kagent_prefetches_only_similar_memories(line: Line) -> None:
     save(line, "The porter knows of 4711. " + " ".join(f"Of house{n} he knows door{n}." for n in range(100)))
     with line.client("ana") as memory:
         while (
-            memory.recall("porter", session_id="s").facts[0].score_parts.cosine is None
+            memory.recall("porter", session_id="s").memories[0].score_parts.cosine is None
         ):  # words are used until the vector is stored
             pass
     talk = Talk(tools=[toolset(line, profile="kagent")])

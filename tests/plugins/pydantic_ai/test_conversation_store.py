@@ -176,7 +176,7 @@ async def test_conversations_are_recalled_and_forgotten(store_of: Any, memory: M
 async def test_forgotten_message_leaves_the_rest_of_the_conversation(store_of: Any, memory: MemoryClient) -> None:
     await saved(store_of(), rounds=3)
     gone = [turn.id for turn in memory.turns("c").turns if turn.content in ("Answer 0", "Question 1")]
-    memory.forget(fact_ids=gone)
+    memory.forget(memory_ids=gone)
     assert words(await store_of().load("c")) == ["Question 0", "Answer 1", "Question 2", "Answer 2"]
 
 

@@ -16,13 +16,13 @@ def test_demo_checks_every_scene(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_
     assert (shown.code, shown.err) == (0, "")
     told, by_words, by_meaning, tiers, block, superseded, apart, forgotten, proof = shown.json["scenes"]
     assert told["written"]["appended"] == len(demo.TALK)
-    assert "Fridays" in by_words["recall"]["facts"][0]["text"]
-    assert by_meaning["recall"]["facts"][0]["score_parts"]["coverage"] == 0
+    assert "Fridays" in by_words["recall"]["memories"][0]["text"]
+    assert by_meaning["recall"]["memories"][0]["score_parts"]["coverage"] == 0
     assert tiers["recall"]["digest"]["version"] >= 1
     assert [turn["content"] for turn in tiers["recall"]["window"]][-1] == demo.TALK[-1][1]
     assert demo.NEWS in block["block"]
     assert [version["text"][-6:] for version in superseded["history"]["versions"]] == [" Anna.", "Boris."]
-    assert (apart["recall"]["facts"], apart["list"]["items"]) == ([], [])
+    assert (apart["recall"]["memories"], apart["list"]["items"]) == ([], [])
     assert forgotten["dry_run"]["counts"] == forgotten["receipt"]["counts"]
     assert forgotten["files_before"] != []
     assert (proof["files_after"], "threefold.db" in proof["files_read"]) == ([], True)

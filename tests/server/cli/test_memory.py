@@ -30,7 +30,7 @@ def test_written_turn_is_recalled_at_once(online: Run) -> None:
     written = online("write", "s1", SAID, "--name", "Ada", "--json")
     assert WriteResponse.model_validate(written.json).appended == 1
     found = RecallResponse.model_validate(online("recall", "when do I deploy?", "--session", "s2", "--json").json)
-    assert found.facts[0].text == SAID
+    assert found.memories[0].text == SAID
     shown = online("recall", "when do I deploy?")
     assert (shown.code, shown.err) == (0, "")
     assert SAID in shown.out
@@ -44,7 +44,7 @@ def test_options_of_recall_reach_the_service(online: Run) -> None:
         "recall", "deploy", "--session", "s1", "--min-score", "0.9", "--min-trust", "0.1", *options, "--json"
     )
     answer = RecallResponse.model_validate(found.json)
-    assert (answer.facts, len(answer.window), answer.tokens.budget) == ([], 1, 300)
+    assert (answer.memories, len(answer.window), answer.tokens.budget) == ([], 1, 300)
 
 
 def test_recall_without_results_says_so(online: Run) -> None:
@@ -153,7 +153,7 @@ def test_every_selector_of_forget_works(online: Run) -> None:
     source = ["--source", "tool", "web_search", "--since", "2000-01-01"]
     by_source = ForgetReceipt.model_validate(online("forget", *source, "--yes", "--json").json)
     assert by_source.counts["turns"] == 1
-    by_fact = ForgetReceipt.model_validate(online("forget", "--fact", saved.id, "--sources", "--yes", "--json").json)
+    by_fact = ForgetReceipt.model_validate(online("forget", "--memory", saved.id, "--sources", "--yes", "--json").json)
     assert by_fact.counts["facts"] == 1
     assert "receipt" in online("forget", "--level", "agent", "-y").out
 

@@ -30,7 +30,7 @@ def test_serve_answers_at_the_printed_address_and_drains(tmp_path: Path) -> None
     with running(*arguments, log_level="warning") as process:
         with process.client("ana") as memory:
             memory.write("s1", [SAID])
-            assert memory.recall("when do I deploy?", session_id="s2").facts[0].text == SAID["content"]
+            assert memory.recall("when do I deploy?", session_id="s2").memories[0].text == SAID["content"]
         assert process.stop() == 0
         assert process.rest == ""
     with running(*arguments) as process, process.client("ana") as memory:

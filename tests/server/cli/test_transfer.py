@@ -57,7 +57,7 @@ def said_again(url: str) -> list[str]:
     with LocalService(database_url=url, embedder="hash", consolidate=False) as service:
         client: MemoryClient = service.client("ana", "support", timeout=60.0)
         with client:
-            found = client.recall("where does the heron nest?", session_id="s2").facts
+            found = client.recall("where does the heron nest?", session_id="s2").memories
             return [memory.text for memory in found]
 
 

@@ -66,7 +66,7 @@ def test_rebuild_restores_everything(store: Run, idle: MemoryClient) -> None:
     assert store("rebuild", "--embedder", "hash").code == 0
     assert idle.status("s1").indexed_upto == 1
     assert idle.get_fact(saved.id) == saved
-    assert {found.text for found in idle.recall("heron").facts} == {SAID, saved.text}
+    assert {found.text for found in idle.recall("heron").memories} == {SAID, saved.text}
 
 
 def test_another_embedder_is_refused_until_reembed(store: Run, database_url: str) -> None:

@@ -104,7 +104,7 @@ async def forget_all(world: World) -> None:
 
 
 async def delete(world: World) -> None:
-    await world.forget(fact_ids=[row.fact.hex for row in world.rows(facts)])
+    await world.forget(memory_ids=[row.fact.hex for row in world.rows(facts)])
 
 
 @pytest.mark.parametrize(

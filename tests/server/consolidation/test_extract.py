@@ -42,7 +42,7 @@ async def test_fact_has_its_turn_and_speaker(world: World) -> None:
         (world.key("s1"), 2, 2)
     ]
     assert (await world.status("s1")).extracted_upto == 3
-    [fact] = (await world.recall("where does Ana live, Oslo?")).facts
+    [fact] = (await world.recall("where does Ana live, Oslo?")).memories
     assert (fact.text, fact.sources[0].from_seq) == ("Ana lives in Oslo.", 2)
 
 
@@ -164,7 +164,7 @@ async def test_turn_forgotten_during_the_comparison_gives_no_fact(world: World) 
 
     async def forget() -> None:
         world.extractor.before_verdicts = nothing
-        await world.forget(fact_ids=["t1"])
+        await world.forget(memory_ids=["t1"])
 
     world.extractor.before_verdicts = forget
     await world.write("s1", said("I live in Oslo. -> Ana lives in Oslo.", id="t1"))
@@ -219,8 +219,8 @@ async def test_fact_is_no_more_visible_than_its_turns(world: World) -> None:
     await write_turns(world.service, world.caller, WriteRequest(session_id="s1", turns=[turn], visibility="session"))
     await world.extract("s1")
     assert [row.visibility for row in world.rows(facts)] == [Reach.session]
-    assert (await world.recall("Oslo", session="s2")).facts == []
-    assert (await world.recall("Oslo", session="s1")).facts != []
+    assert (await world.recall("Oslo", session="s2")).memories == []
+    assert (await world.recall("Oslo", session="s1")).memories != []
 
 
 async def test_quota_applies_to_extracted_facts(make_world: Callable[..., World]) -> None:

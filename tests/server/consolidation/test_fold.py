@@ -188,7 +188,7 @@ async def test_turn_forgotten_during_a_fold_is_in_no_digest(world: World) -> Non
 
     async def forget_meanwhile() -> None:
         if len(world.summarizer.calls) == 1:
-            await world.forget(fact_ids=["t1"])
+            await world.forget(memory_ids=["t1"])
 
     world.summarizer.before = forget_meanwhile
     await world.settle()
@@ -263,7 +263,7 @@ async def test_forget_that_deletes_a_digest_folds_the_rest_again(world: World) -
     await world.write("s1", TurnIn(role="user", id="t1", content="The code is 4711."), *map(said, range(10)))
     await world.settle()
     assert "4711" in world.rows(digests)[-1].text
-    await world.forget(fact_ids=["t1"])
+    await world.forget(memory_ids=["t1"])
     assert world.rows(digests) == []
     await world.settle()
     [digest] = world.rows(digests)

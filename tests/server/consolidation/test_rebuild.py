@@ -52,8 +52,8 @@ async def test_superseded_forgotten_and_expired_content_does_not_return(world: W
     await world.save("The parcel comes today.", expires_in_days=1)
     await world.settle()
     await update_fact(world.service, world.caller, old.id, UpdateFactRequest(text="The boat is red."))
-    await world.forget(fact_ids=["t1"])
-    await world.forget(fact_ids=[gone.id])
+    await world.forget(memory_ids=["t1"])
+    await world.forget(memory_ids=[gone.id])
     world.clock.advance(2 * 86_400)
     await rebuild(world.service)
     for word in ("4711", "mat", "parcel", "blue"):
@@ -134,7 +134,7 @@ async def test_process_with_the_old_embedder_finds_by_words(world: World, make_w
     other = make_world()
     other.service.embedder = ThreeDimensions(name="another")
     await reembed(other.service)
-    [found] = (await recall(world.service, world.caller, RecallRequest(query="ferry"))).facts
+    [found] = (await recall(world.service, world.caller, RecallRequest(query="ferry"))).memories
     assert (found.text, found.score_parts.cosine) == ("The ferry leaves at noon.", None)
 
 

@@ -130,7 +130,7 @@ async def test_late_counts_do_not_revive_an_expired_fact(world: World) -> None:
 async def test_counts_of_a_forgotten_fact_are_dropped(world: World) -> None:
     fact = await world.save("The boat is blue.")
     row = fact_of(world, "The boat is blue.")
-    await world.forget(fact_ids=[fact.id])
+    await world.forget(memory_ids=[fact.id])
     world.service.reads[row.owner, row.fact] += 1
     await flush_reads(world.service)
     assert world.rows(facts) == []

@@ -211,8 +211,8 @@ def test_an_archive_that_is_not_trusted_is_capped_and_nothing_else_changes(
         assert {memory.trust for memory in listed if memory.role not in ("tool", "assistant")} == {0.8}
         assert max(memory.trust for memory in listed) == 0.8
         assert not any(memory.pinned for memory in listed)
-        assert moved.recall("heron", min_trust=0.9).facts == []
-        assert moved.recall("heron", min_trust=0.8).facts != []
+        assert moved.recall("heron", min_trust=0.9).memories == []
+        assert moved.recall("heron", min_trust=0.8).memories != []
         capped = {"trust", "origin", "pinned"}
         assert [memory.model_dump(exclude=capped) for memory in listed] == [
             memory.model_dump(exclude=capped) for memory in ana.iter_memories(include=["long_term", "shared"])

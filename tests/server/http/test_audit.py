@@ -65,7 +65,7 @@ def test_forget_is_recorded_without_content(operator: MemoryClient, ana: MemoryC
     """Users reported that the audit of deletions held the personal data itself. It says who, whose, how much and
     when."""
     fact = ana.save("the quetzal is blue").id
-    ana.forget(fact_ids=[fact])
+    ana.forget(memory_ids=[fact])
     ana.forget(session_id="s-quetzal", dry_run=True)
     ana.forget(level="agent")
     assert [(entry.target, entry.outcome) for entry in acts(operator, "forget")] == [

@@ -17,7 +17,7 @@ from threefold_server.local import LocalService
 
 
 def texts(memory: MemoryClient, query: str, **options: object) -> list[str]:
-    return [fact.text for fact in memory.recall(query, **options).facts]  # pyright: ignore[reportArgumentType]
+    return [fact.text for fact in memory.recall(query, **options).memories]  # pyright: ignore[reportArgumentType]
 
 
 def test_saved_fact_is_recalled_by_words_at_once_in_any_session(memory: MemoryClient) -> None:
@@ -25,7 +25,7 @@ def test_saved_fact_is_recalled_by_words_at_once_in_any_session(memory: MemoryCl
     assert (saved.kind, saved.user, saved.agent, saved.session_id) == ("fact", "ana", "support", "s1")
     assert (saved.origin, saved.trust) == ("user", 1.0)
     found = memory.recall("where is the staging password?", session_id="s2")
-    assert [fact.id for fact in found.facts] == [saved.id]
+    assert [fact.id for fact in found.memories] == [saved.id]
     assert "blue vault" in found.block
 
 
@@ -114,7 +114,7 @@ def test_shared_facts_are_read_by_all_and_name_their_writer(service: LocalServic
     memory.save("The office closes at six.", shared=True, session_id="private-session")
     with service.client(user="bob", agent="sales") as bob:
         assert texts(bob, "when does the office close?") == []
-        [shared] = bob.recall("when does the office close?", include=["shared"]).facts
+        [shared] = bob.recall("when does the office close?", include=["shared"]).memories
         assert (shared.text, shared.shared, shared.user, shared.agent) == (
             "The office closes at six.",
             True,
@@ -126,7 +126,7 @@ def test_shared_facts_are_read_by_all_and_name_their_writer(service: LocalServic
             bob.delete_fact(shared.id)
         assert [item.text for item in bob.list(include=["shared"]).items] == ["The office closes at six."]
         assert memory.forget(level="agent").counts["facts"] == 1
-        assert bob.recall("when does the office close?", include=["shared"]).facts == []
+        assert bob.recall("when does the office close?", include=["shared"]).memories == []
 
 
 def test_store_can_turn_off_shared_facts(database_url: str) -> None:

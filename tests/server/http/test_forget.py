@@ -52,9 +52,9 @@ def test_forgotten_session_is_in_no_table(memory: MemoryClient, database_url: st
     assert receipt.complete
     assert (receipt.counts["turns"], receipt.counts["facts"], receipt.counts["sessions"]) == (1, 1, 1)
     assert rows_with(database_url, ["quetzal", "zx-99"]) == []
-    assert memory.recall("passport").facts == []
+    assert memory.recall("passport").memories == []
     assert [session.session_id for session in memory.sessions().sessions] == ["s2"]
-    assert memory.recall("what do I like, tea?").facts
+    assert memory.recall("what do I like, tea?").memories
 
 
 def test_fact_of_a_session_without_turns_is_forgotten_with_it(memory: MemoryClient, database_url: str) -> None:
@@ -134,7 +134,7 @@ def test_late_and_retried_writes_bring_nothing_back(memory: MemoryClient) -> Non
 def test_forgotten_turn_keeps_its_number_without_content(memory: MemoryClient, database_url: str) -> None:
     memory.write("s1", [said("before", id="a"), said(f"my {SECRET}", id="b", name="Quetzalina"), said("after", id="c")])
     settle(memory, "s1")
-    receipt = memory.forget(fact_ids=["b"])
+    receipt = memory.forget(memory_ids=["b"])
     assert receipt.counts["turns"] == 1
     turns = memory.turns("s1").turns
     assert [(turn.seq, turn.content, turn.erased) for turn in turns] == [
@@ -179,8 +179,8 @@ def test_forget_by_another_agent_requires_level_user(database_url: str) -> None:
 def test_ten_thousand_facts_are_forgotten_in_one_call(memory: MemoryClient, database_url: str) -> None:
     memory.save("bulkword zero")
     ids = multiply_fact(database_url, 9_999)
-    assert len(memory.recall("bulkword").facts) == 1
-    receipt = memory.forget(fact_ids=ids)
+    assert len(memory.recall("bulkword").memories) == 1
+    receipt = memory.forget(memory_ids=ids)
     assert (receipt.counts["facts"], receipt.complete) == (9_999, True)
     assert memory.forget(level="agent").counts["facts"] == 1
     assert rows_with(database_url, ["bulkword"]) == []
@@ -207,10 +207,10 @@ def multiply_fact(database_url: str, copies: int) -> list[str]:
     [
         {},
         {"session_id": "s", "level": "agent"},
-        {"fact_ids": ["a"], "level": "agent"},
+        {"memory_ids": ["a"], "level": "agent"},
         {"session_id": "s", "sources": True},
         {"session_id": "s", "since": datetime(2026, 1, 1, tzinfo=UTC)},
-        {"fact_ids": []},
+        {"memory_ids": []},
         {"level": "everything"},
         {"session_id": "*"},
     ],
@@ -236,7 +236,7 @@ def test_turn_id_in_two_sessions_requires_in_session(memory: MemoryClient) -> No
     with pytest.raises(Conflict, match="in_session"):
         memory.delete_fact("1")
     with pytest.raises(Conflict, match="in_session"):
-        memory.forget(fact_ids=["1"])
+        memory.forget(memory_ids=["1"])
     assert memory.delete_fact("1", in_session="s2").counts["turns"] == 1
     assert memory.turns("s1").turns[0].content == "first of s1"
     assert memory.turns("s2").turns[0].erased
@@ -253,6 +253,6 @@ def test_late_write_does_not_restore_the_session(memory: MemoryClient, database_
 
 def test_window_after_a_large_forget_has_the_remaining_turns(memory: MemoryClient) -> None:
     memory.write("s1", [{"role": "user", "content": f"Turn {number}.", "id": f"t{number}"} for number in range(1, 251)])
-    memory.forget(fact_ids=[f"t{number}" for number in range(21, 251)])
+    memory.forget(memory_ids=[f"t{number}" for number in range(21, 251)])
     window = memory.recall("turn", session_id="s1", include=["short_term"]).window
     assert [turn.content for turn in window] == [f"Turn {number}." for number in range(1, 21)]

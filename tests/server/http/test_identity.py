@@ -128,9 +128,9 @@ def test_memory_of_a_self_key_is_not_reachable_by_any_user(guarded: LocalService
     with guarded.client(api_key=own) as memory:
         memory.write("s1", SAID)
         assert memory.whoami().user is None
-        assert memory.recall("kumquat").facts
+        assert memory.recall("kumquat").memories
     with guarded.client(api_key=user) as memory:
-        assert memory.recall("kumquat", level="user").facts == []
+        assert memory.recall("kumquat", level="user").memories == []
     with guarded.client(user="support", api_key=own) as memory, pytest.raises(Forbidden):
         memory.whoami()
 

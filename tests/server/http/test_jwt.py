@@ -52,9 +52,9 @@ def test_claims_name_the_caller(trusting: LocalService, issuer: Issuer) -> None:
         assert (who.user, who.agent, who.ceiling, who.mode) == ("ana", "support", "user", "jwt")
         assert (who.admin, who.may_share) == (False, False)
         memory.write("s1", [{"role": "user", "content": "the word is kumquat"}])
-        assert memory.recall("kumquat").facts
+        assert memory.recall("kumquat").memories
     with trusting.client(api_key=issuer.token(sub="bob")) as memory:
-        assert memory.recall("kumquat").facts == []
+        assert memory.recall("kumquat").memories == []
 
 
 @pytest.mark.parametrize(("level", "ceiling"), [(None, "agent"), ("session", "session"), ("store", "user")])

@@ -63,9 +63,9 @@ def test_policy_of_a_key_applies(database_url: str) -> None:
         assert (store.failure_mode, store.token_budget, store.top_k) == ("strict", 500, 1)
         memory.write("s1", said("kumquats are sour", "kumquats are small"))
         recalled = memory.recall("kumquats")
-        assert (len(recalled.facts), recalled.tokens.budget) == (1, 500)
+        assert (len(recalled.memories), recalled.tokens.budget) == (1, 500)
         wide = memory.recall("kumquats", top_k=5, token_budget=900)
-        assert (len(wide.facts), wide.tokens.budget) == (2, 900)
+        assert (len(wide.memories), wide.tokens.budget) == (2, 900)
 
 
 def test_turns_of_a_user_are_limited_by_the_quota(database_url: str) -> None:
@@ -90,8 +90,8 @@ def test_repeated_turns_need_no_quota(database_url: str) -> None:
 def test_forgetting_single_turns_frees_quota(database_url: str) -> None:
     with limited(database_url, max_turns_per_user=2) as memory:
         memory.write("s1", said("the word is kumquat", "two"))
-        episode = next(memory for memory in memory.list().items if "kumquat" in memory.text)
-        memory.delete_fact(episode.id, sources=True)
+        turn = next(memory for memory in memory.list().items if "kumquat" in memory.text)
+        memory.delete_fact(turn.id, sources=True)
         memory.write("s1", said("three"))
 
 

@@ -10,8 +10,7 @@ import pytest
 from threefold import MemoryClient
 from threefold_server.local import LocalService
 from threefold_server.storage.engine import excerpts
-from threefold_server.storage.memories import listing
-from threefold_server.storage.memories import turn_memories as episodes
+from threefold_server.storage.memories import listing, turn_memories
 from threefold_server.storage.sessions import turns
 from threefold_server.text.indexed import turn_passages
 from threefold_server.text.tokens import count_tokens
@@ -48,20 +47,20 @@ def test_memory_shows_head_and_tail_of_a_long_turn(memory: MemoryClient) -> None
     text = f"zebra first {filled(LONG)} last zebra"
     say(memory, text)
     memory.end("s1", wait=30)
-    [found] = [item for item in memory.recall("zebra", session_id="s2").facts if item.kind == "episode"]
+    [found] = [item for item in memory.recall("zebra", session_id="s2").memories if item.kind == "turn"]
     [listed] = memory.list().items
     for shown in (found, listed):
         assert shown.cut
         assert shown.text.startswith("zebra first")
         assert shown.text.endswith("last zebra")
         assert f"[… cut, {len(text):,} characters in full …]" in shown.text
-        assert len(shown.text) <= episodes.MEMORY_CHARS + 100
+        assert len(shown.text) <= turn_memories.MEMORY_CHARS + 100
     assert memory.turns("s1").turns[0].content == text
 
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_memory_is_whole_up_to_the_limit(memory: MemoryClient, over: int) -> None:
-    text = filled(episodes.MEMORY_CHARS + over)
+    text = filled(turn_memories.MEMORY_CHARS + over)
     say(memory, text)
     [listed] = memory.list().items
     assert listed.cut == bool(over)
@@ -72,7 +71,7 @@ def test_memory_is_whole_up_to_the_limit(memory: MemoryClient, over: int) -> Non
 @pytest.mark.parametrize("offset", [-2_700, -1_000, -20, -3, 0])
 def test_no_cut_leaves_half_a_secret(memory: MemoryClient, core: str, offset: int) -> None:
     """The secret lies across each place where the text is cut."""
-    secret, half = SECRETS[core], episodes.MEMORY_CHARS // 2
+    secret, half = SECRETS[core], turn_memories.MEMORY_CHARS // 2
     text = list(filled(LONG))
     for cut in (half, half + excerpts.MARGIN, LONG - half, LONG - half - excerpts.MARGIN):
         start = cut + offset
@@ -120,8 +119,8 @@ def test_recall_reads_a_bounded_part_of_what_is_not_indexed(
     monkeypatch.setattr("threefold_server.storage.memories.recall_search.turn_passages", noted)
     say(quiet, *[filled(30_000) for _ in range(12)], filled(300_000), "The zebra is called Ina.")
     answer = quiet.recall("zebra", session_id="s2")
-    assert [item.text for item in answer.facts] == ["The zebra is called Ina."]
-    assert 0 < sum(read) <= episodes.TAIL_CHARS
+    assert [item.text for item in answer.memories] == ["The zebra is called Ina."]
+    assert 0 < sum(read) <= turn_memories.TAIL_CHARS
     assert answer.pending_turns == 14
     assert answer.degraded == []
 

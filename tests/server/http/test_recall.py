@@ -23,7 +23,7 @@ from threefold_server.text.tokens import count_tokens
 
 
 def texts(memory: MemoryClient, query: str, **options: Any) -> list[str]:
-    return [fact.text for fact in memory.recall(query, **options).facts]
+    return [fact.text for fact in memory.recall(query, **options).memories]
 
 
 def test_written_turn_is_recalled_in_another_session_at_once(memory: MemoryClient) -> None:
@@ -31,7 +31,7 @@ def test_written_turn_is_recalled_in_another_session_at_once(memory: MemoryClien
     for number in range(100):
         memory.write(f"s{number}", [said(f"The code of locker {number} is word{number}.")])
         found = memory.recall(f"which code is word{number}?", session_id="elsewhere")
-        assert f"word{number}." in found.facts[0].text
+        assert f"word{number}." in found.memories[0].text
         assert f"word{number}." in found.block
 
 
@@ -41,21 +41,21 @@ def test_turn_is_found_by_meaning_once_its_vector_is_stored(database_url: str) -
         status = memory.wait("s1")
         assert (status.indexed_upto, status.state) == (2, "idle")
         recalled = memory.recall("Do we have any pets?", session_id="s2", top_k=1)
-    assert recalled.facts[0].text == "My daughter adopted a puppy last week."
-    assert recalled.facts[0].score_parts.cosine is not None
+    assert recalled.memories[0].text == "My daughter adopted a puppy last week."
+    assert recalled.memories[0].score_parts.cosine is not None
     assert recalled.pending_turns == 0
 
 
 def test_recalled_turn_has_its_source(memory: MemoryClient) -> None:
     at = datetime(2023, 5, 8, 13, 56, tzinfo=UTC)
     memory.write("s1", [said("I adopted a tortoise.", id="t-1", name="Caroline", created_at=at)])
-    [episode] = memory.recall("tortoise").facts
-    assert (episode.kind, episode.id, episode.name, episode.role) == ("episode", "t-1", "Caroline", "user")
-    assert (episode.user, episode.agent, episode.session_id) == ("ana", "support", "s1")
-    assert (episode.origin, episode.trust, episode.visibility) == ("user", 1.0, "user")
-    assert [(source.session_id, source.from_seq, source.upto_seq) for source in episode.sources] == [("s1", 1, 1)]
-    assert episode.created_at == at
-    assert episode.score_parts.coverage == 1.0
+    [turn] = memory.recall("tortoise").memories
+    assert (turn.kind, turn.id, turn.name, turn.role) == ("turn", "t-1", "Caroline", "user")
+    assert (turn.user, turn.agent, turn.session_id) == ("ana", "support", "s1")
+    assert (turn.origin, turn.trust, turn.visibility) == ("user", 1.0, "user")
+    assert [(source.session_id, source.from_seq, source.upto_seq) for source in turn.sources] == [("s1", 1, 1)]
+    assert turn.created_at == at
+    assert turn.score_parts.coverage == 1.0
 
 
 def test_reach_grows_with_each_level(service: LocalService, memory: MemoryClient) -> None:
@@ -96,7 +96,7 @@ def test_recalled_block_never_becomes_a_memory(memory: MemoryClient) -> None:
         block = memory.recall("when is the launch?").block
         memory.write(f"s{number}", [said(f"{block}\nwhen is it?"), {"role": "assistant", "content": block}])
     found = memory.recall("the launch on Tuesday", top_k=50)
-    assert [fact.text for fact in found.facts if "Tuesday" in fact.text and fact.kind == "fact"] == [
+    assert [fact.text for fact in found.memories if "Tuesday" in fact.text and fact.kind == "fact"] == [
         "The launch is on Tuesday."
     ]
     assert found.block.count("The launch is on Tuesday.") == 1
@@ -151,7 +151,7 @@ def test_block_never_exceeds_its_budget(memory: MemoryClient, budget: int) -> No
         recalled = memory.recall("word1 word2 huge", session_id=session, token_budget=budget)
         assert count_tokens(recalled.block) == recalled.tokens.used <= budget
         lost = {dropped.id for dropped in recalled.dropped if dropped.tier == "long_term"}
-        for fact in recalled.facts:
+        for fact in recalled.memories:
             assert (fact.id in lost) != (fact.text[:10] in recalled.block)
 
 
@@ -199,7 +199,7 @@ def test_min_score_can_test_the_cosine_only(memory: MemoryClient) -> None:
     texts_with_one_word = ("the red cat", "a lazy dog in a large garden by the slow river that evening with a cat")
     memory.write("s1", list(map(said, texts_with_one_word)))
     memory.wait("s1")
-    facts = memory.recall("cat", min_score=0.3).facts
+    facts = memory.recall("cat", min_score=0.3).memories
     near = [fact.text for fact in facts if (fact.score_parts.cosine or 0.0) >= 0.3]
     assert (len(facts), len(near)) == (2, 1)
     assert texts(memory, "cat", min_score=0.3, min_score_of="cosine") == near
@@ -273,7 +273,7 @@ def test_hanging_embedder_degrades_the_recall_to_words(database_url: str, monkey
         memory.write("s1", [said("the gecko climbs")])
         recalled = memory.recall("gecko", session_id="s2")
         assert recalled.degraded == ["embedder"]
-        assert [fact.text for fact in recalled.facts] == ["the gecko climbs"]
+        assert [fact.text for fact in recalled.memories] == ["the gecko climbs"]
         assert recalled.pending_turns == 1
         stuck.released.set()
         memory.wait("s1")

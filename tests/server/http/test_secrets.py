@@ -63,7 +63,7 @@ def test_secret_is_never_recalled_listed_or_sent_to_a_model(
     assert "redacted: GitHub Token" in seen
     assert SECRET not in seen
     assert CARD not in seen
-    assert {"t1", "t2"} & {found.id for found in elsewhere.facts}, "a turn must be found by its other words"
+    assert {"t1", "t2"} & {found.id for found in elsewhere.memories}, "a turn must be found by its other words"
     assert (replayed.payload == PAYLOAD) == (SECRET in replayed.content) == (policy == "derived")
 
 

@@ -113,14 +113,14 @@ def test_state_is_forgotten_with_its_session(memory: MemoryClient) -> None:
 
 def test_late_write_of_forgotten_turns_restores_no_state(memory: MemoryClient) -> None:
     memory.write("s1", [said("one", id="1"), said("two", id="2")])
-    assert memory.forget(fact_ids=["1"]).not_covered == []
+    assert memory.forget(memory_ids=["1"]).not_covered == []
     memory.write("s1", [said("one", id="1")], state="one")
     assert memory.state("s1").state is None
 
 
 def test_forget_reports_that_it_keeps_states(memory: MemoryClient) -> None:
     memory.write("s1", [said("one", id="1"), said("two", id="2")], state="one")
-    assert memory.forget(fact_ids=["1"]).not_covered == ["session_state"]
+    assert memory.forget(memory_ids=["1"]).not_covered == ["session_state"]
     assert memory.forget(session_id="s1").not_covered == []
 
 
@@ -154,7 +154,7 @@ def test_future_timestamp_is_kept_and_ranked_by_arrival(memory: MemoryClient) ->
     future = datetime.now(UTC) + timedelta(days=400)
     memory.write("s1", [said("from the future", created_at=future)])
     memory.write("s2", [said("from now")])
-    newest = memory.list(kinds=["episode"]).items
+    newest = memory.list(kinds=["turn"]).items
     assert [item.text for item in newest] == ["from now", "from the future"]
     assert newest[1].created_at == future
 

@@ -278,5 +278,5 @@ def test_forget_deletes_items_and_reports_what_it_does_not_cover(service: LocalS
 def test_items_are_no_memories(memory: MemoryClient) -> None:
     """Data of a framework is not something that was said, so it is never recalled."""
     memory.items_batch([put(["a"], "k", {"text": "the quetzal sleeps"}, index=["$"])])
-    assert memory.recall("quetzal").facts == []
+    assert memory.recall("quetzal").memories == []
     assert memory.list().items == []

@@ -82,4 +82,4 @@ def test_pgvector_may_be_in_its_own_schema(apart: str) -> None:
     with LocalService(database_url=apart, embedder="hash") as service, service.client(user="ana") as memory:
         memory.write("s1", [{"role": "user", "content": "the heron uses gate 7"}])
         memory.wait("s1")
-        assert memory.recall("heron").facts
+        assert memory.recall("heron").memories

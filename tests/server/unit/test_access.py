@@ -115,11 +115,11 @@ def test_forget_by_source_requires_the_reach_of_its_selector(kind: str, name: st
 
 def test_forget_of_facts_with_sources_stays_within_the_ceiling() -> None:
     for ceiling in (Reach.session, Reach.agent):
-        assert erasure_scope(principal(ceiling), ForgetRequest(fact_ids=["f"])).reach is ceiling
-    erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True, in_session="s"))
-    erasure_scope(principal(Reach.agent), ForgetRequest(fact_ids=["f"], sources=True))
+        assert erasure_scope(principal(ceiling), ForgetRequest(memory_ids=["f"])).reach is ceiling
+    erasure_scope(principal(Reach.session), ForgetRequest(memory_ids=["f"], sources=True, in_session="s"))
+    erasure_scope(principal(Reach.agent), ForgetRequest(memory_ids=["f"], sources=True))
     with pytest.raises(Forbidden):
-        erasure_scope(principal(Reach.session), ForgetRequest(fact_ids=["f"], sources=True))
+        erasure_scope(principal(Reach.session), ForgetRequest(memory_ids=["f"], sources=True))
 
 
 def test_items_and_unnamed_threads_require_ceiling_agent() -> None:

@@ -9,7 +9,7 @@ from threefold.contract import RecalledMemory, ScoreParts
 from threefold_server.operations.recall import _choose  # pyright: ignore[reportPrivateUsage]
 
 
-def memory(name: str, text: str, kind: Literal["fact", "episode"]) -> RecalledMemory:
+def memory(name: str, text: str, kind: Literal["fact", "turn"]) -> RecalledMemory:
     return RecalledMemory(
         id=name,
         kind=kind,
@@ -25,8 +25,8 @@ def memory(name: str, text: str, kind: Literal["fact", "episode"]) -> RecalledMe
 
 
 RANKED = [
-    memory("turn", "Tea, please.", "episode"),
-    memory("other", "Coffee.", "episode"),
+    memory("turn", "Tea, please.", "turn"),
+    memory("other", "Coffee.", "turn"),
     memory("fact", "tea,  please.", "fact"),
 ]
 

@@ -91,7 +91,7 @@ class ThreefoldMemoryService(BaseMemoryService):
         """What memory holds on a query, the best first; nothing in an outage, which `stats` counts."""
         session = AsyncMemorySession(self._client, NO_SESSION, user=user_id, agent=app_name, policy=self._policy)
         found = await session.recall(query, **{"include": ("long_term",), **self._options})
-        return SearchMemoryResponse(memories=[_entry(memory) for memory in found.facts])
+        return SearchMemoryResponse(memories=[_entry(memory) for memory in found.memories])
 
     async def delete_memory(self, *, app_name: str, user_id: str, memory_id: str | None = None) -> None:
         """Erase a fact, or what was said in one event. It stays erased, though the event be added again."""

@@ -35,7 +35,7 @@ class AdminListOptions(TypedDict, total=False):
 
     user: str | None
     self_agent: str | None
-    kinds: Sequence[Literal["fact", "episode"]]
+    kinds: Sequence[Literal["fact", "turn"]]
     cursor: str | None
     limit: int
 

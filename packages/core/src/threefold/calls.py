@@ -131,7 +131,7 @@ class ListOptions(TypedDict, total=False):
 
     level: Level | None
     include: Sequence[Literal["long_term", "shared"]]
-    kinds: Sequence[Literal["fact", "episode"]]
+    kinds: Sequence[Literal["fact", "turn"]]
     session_id: str | None
     order: Literal["created_at", "access_count"]
     cursor: str | None
@@ -143,7 +143,7 @@ class ForgetOptions(TypedDict, total=False):
 
     session_id: str | None
     level: Level | None
-    fact_ids: Sequence[str] | None
+    memory_ids: Sequence[str] | None
     in_session: str
     sources: bool
     source: ForgetSource | None

@@ -301,8 +301,8 @@ class MemoryClient(Endpoint):
         """Erase what one selector names, in one transaction over every tier.
 
         Args:
-            **selector: Exactly one of `session_id`, `level` (`agent` or `user`), `fact_ids` (1 to 10,000) and
-                `source`. With `fact_ids`: `sources` (also the content of the turns that the facts rest on) and
+            **selector: Exactly one of `session_id`, `level` (`agent` or `user`), `memory_ids` (1 to 10,000) and
+                `source`. With `memory_ids`: `sources` (also the content of the turns that the facts rest on) and
                 `in_session` (the session of a turn whose id exists in several). With `source`: `since` (only what was
                 written at this time or later). `dry_run` counts without erasing.
 

@@ -30,7 +30,7 @@ _TAG = re.compile(
     r"(?P<bracket><|&lt;|\\u003c)(?P<slash>\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)",
     re.IGNORECASE,
 )
-_OUR_LINE = re.compile(r"^- \[(?:(?:fact|episode) [^\],\n]*, )?\d{4}-\d\d-\d\d, [^\]\n]*\] ", re.MULTILINE)
+_OUR_LINE = re.compile(r"^- \[(?:(?:fact|turn) [^\],\n]*, )?\d{4}-\d\d-\d\d, [^\]\n]*\] ", re.MULTILINE)
 
 
 def neutral(text: str) -> str:
@@ -44,9 +44,9 @@ def unfenced(text: str) -> str:
 
 
 def memory_line(memory: Memory, *, with_id: bool = False) -> str:
-    """A fact or an episode: when it was said, by whom, and its words."""
+    """A fact or a turn: when it was said, by whom, and its words."""
     said = _vouched(memory.origin) if memory.kind == "fact" else _speaker(memory.role or memory.origin, memory.name)
-    if memory.kind == "episode" and memory.role == "user" and memory.origin != "user":
+    if memory.kind == "turn" and memory.role == "user" and memory.origin != "user":
         said = f"{said}, {_vouched(memory.origin)}"
     shared = f", shared by {_label(memory.agent)}" if memory.shared else ""
     named = f"{memory.kind} {_label(memory.id)}, " if with_id else ""
@@ -76,7 +76,7 @@ def join_block(digest: Sequence[str], memories: Sequence[str], turns: Sequence[s
 def block_beside(response: RecallResponse, session_id: str, history: Collection[str]) -> str:
     """The block of a recall without those turns of the session that a model has before it anyway, in `history`."""
     said = {_words(text) for text in history}
-    own = [memory for memory in response.facts if memory.kind == "episode" and memory.session_id == session_id]
+    own = [memory for memory in response.memories if memory.kind == "turn" and memory.session_id == session_id]
     lines = [memory_line(memory) for memory in own if _words(memory.text) in said]
     lines += [turn_line(turn) for turn in response.window if _words(turn.content) in said]
     block = response.block

@@ -278,9 +278,9 @@ class ThreefoldMemory(Memory):
         known = [step.asked_id] if step else []
         options = self._options(include=["long_term"], token_budget=0, top_k=top_k, exclude_ids=known)
         response = _recalled(session, query, options)
-        if step is not None and response.degraded and not response.facts:
+        if step is not None and response.degraded and not response.memories:
             raise ThreefoldError(recalled_text(response))
-        found: list[MemoryMatch] = [match_of(memory) for memory in response.facts]
+        found: list[MemoryMatch] = [match_of(memory) for memory in response.memories]
         return [match for match in found if wanted.has(match.record)][:limit]
 
     def _options(self, **more: Unpack[RecallOptions]) -> RecallOptions:

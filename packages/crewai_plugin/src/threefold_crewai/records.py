@@ -190,7 +190,7 @@ class Records:
                 return
 
     def _forget(self, ids: list[str]) -> int:
-        counts = self._open_session().forget(fact_ids=ids).counts
+        counts = self._open_session().forget(memory_ids=ids).counts
         return counts.get("facts", 0) + counts.get("turns", 0)
 
 

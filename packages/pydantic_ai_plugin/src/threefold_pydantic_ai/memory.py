@@ -217,7 +217,7 @@ class ThreefoldMemory(AbstractCapability[Any]):
 def _about(response: RecallResponse) -> dict[str, Any]:
     return {
         "origin": ORIGIN,
-        "ids": [memory.id for memory in response.facts],
+        "ids": [memory.id for memory in response.memories],
         "degraded": response.degraded,
     }
 

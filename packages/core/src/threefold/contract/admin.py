@@ -69,7 +69,7 @@ class StoreUsage(Response):
 class AdminListRequest(OwnerName):
     """`POST /v1/admin/list`: everything of everybody, or of one owner, whatever its visibility."""
 
-    kinds: list[Literal["fact", "episode"]] = Field(default=["fact", "episode"])
+    kinds: list[Literal["fact", "turn"]] = Field(default=["fact", "turn"])
     cursor: Cursor | None = None
     limit: PageLimit = 50
 

@@ -1,4 +1,4 @@
-"""Long-term memory: facts, and turns recalled as episodes."""
+"""Long-term memory: facts, and turns of earlier sessions."""
 
 from __future__ import annotations
 
@@ -90,10 +90,10 @@ class UpdateFactRequest(Request):
 
 
 class Memory(Response):
-    """One item of long-term memory: a fact, or a turn recalled as an episode (its id is the turn's)."""
+    """One item of long-term memory: a fact, or a turn of any session (its id is the turn's)."""
 
     id: str
-    kind: Literal["fact", "episode"]
+    kind: Literal["fact", "turn"]
     text: str
     cut: bool = Field(default=False, description="The turn is longer than a memory shows: head and tail remain.")
     user: str | None = None
@@ -128,7 +128,7 @@ class ListRequest(Request):
 
     level: Level | None = None
     include: list[Literal["long_term", "shared"]] = Field(default=["long_term"])
-    kinds: list[Literal["fact", "episode"]] = Field(default=["fact", "episode"])
+    kinds: list[Literal["fact", "turn"]] = Field(default=["fact", "turn"])
     session_id: Id | None = Field(default=None, description="Needed at level `session`.")
     order: Literal["created_at", "access_count"] = "created_at"
     cursor: Cursor | None = None

@@ -1,4 +1,4 @@
-"""Erasure: one selector in, one receipt out."""
+"""Erasure: one selector in the request, one receipt in the answer."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from threefold.contract.common import MAX_IDS_PER_CALL, Flag, Id, Level, Request
 
 
 class ForgetSource(Request):
-    """Everything that came from one tool, session or agent."""
+    """Everything that came from one tool, one session or one agent."""
 
     kind: Literal["tool", "session", "agent"]
     name: Id
 
 
 class ForgetRequest(Request):
-    """`POST /v1/forget`: exactly one of `session_id`, `level`, `fact_ids`, `source`."""
+    """`POST /v1/forget`: exactly one of `session_id`, `level`, `memory_ids`, `source`."""
 
     session_id: Id | None = None
     level: Level | None = Field(
         default=None, description="`agent`: the caller's agent x user; `user`: all of the user."
     )
-    fact_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
+    memory_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
     in_session: Id | None = Field(
-        default=None, description="With `fact_ids`: which session's, for an episode whose id stands in several."
+        default=None,
+        description="With `memory_ids`: the session of a turn; needed if its id exists in several sessions.",
     )
-    sources: Flag = Field(default=False, description="With `fact_ids`: the content of the turns they rest on goes too.")
+    sources: Flag = Field(
+        default=False, description="With `memory_ids`: also erase the content of the turns that the facts rest on."
+    )
     source: ForgetSource | None = None
     since: Timestamp | None = Field(
         default=None, description="With `source`: only what was written at or after this time."
@@ -39,21 +42,21 @@ class ForgetRequest(Request):
         selectors = {
             "session_id": self.session_id,
             "level": self.level,
-            "fact_ids": self.fact_ids,
+            "memory_ids": self.memory_ids,
             "source": self.source,
         }
         given = [name for name, value in selectors.items() if value is not None]
         if len(given) != 1:
             raise ValueError(f"name exactly one of {', '.join(selectors)}; given: {', '.join(given) or 'none'}")
-        if (self.sources or self.in_session is not None) and self.fact_ids is None:
-            raise ValueError("`sources` and `in_session` go with `fact_ids`")
+        if (self.sources or self.in_session is not None) and self.memory_ids is None:
+            raise ValueError("`sources` and `in_session` go with `memory_ids`")
         if self.since is not None and self.source is None:
             raise ValueError("`since` goes with `source`")
         return self
 
 
 class ForgetReceipt(Response):
-    """What was erased, without any of its content. A dry run counts and erases nothing."""
+    """Counts of what was erased, without content. A dry run counts and erases nothing."""
 
     receipt_id: str
     counts: dict[str, int] = Field(description="Rows erased per tier: turns, facts, digests, sessions, ...")

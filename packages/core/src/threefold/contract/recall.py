@@ -115,7 +115,7 @@ class RecallResponse(Response):
     window: list[Turn] = Field(default_factory=list[Turn])
     digest: DigestView | None = None
     gap: SeqRange | None = None
-    facts: list[RecalledMemory] = Field(default_factory=list[RecalledMemory])
+    memories: list[RecalledMemory] = Field(default_factory=list[RecalledMemory])
     warnings: list[dict[str, Any]] = Field(default_factory=list[dict[str, Any]])
     block: str = ""
     tokens: TokenUse = Field(default_factory=lambda: TokenUse(budget=0, used=0))

@@ -34,12 +34,12 @@ def recalled_text(response: RecallResponse) -> str:
 
 def loaded_text(response: RecallResponse) -> str:
     """The memories as kagent's agents read them: compact JSON without nulls, in the fence. An outage is plain text."""
-    if not response.facts and response.degraded:
+    if not response.memories and response.degraded:
         return recalled_text(response)
-    found: dict[str, Any] = {"memories": [memory_entry(memory) for memory in response.facts]}
+    found: dict[str, Any] = {"memories": [memory_entry(memory) for memory in response.memories]}
     if response.degraded:
         found = {"warning": INCOMPLETE, **found}
-    if response.facts:
+    if response.memories:
         found = {"note": f"{FENCE_OPEN} {PREFACE}", **found, "end": FENCE_CLOSE}
     return json.dumps(found, ensure_ascii=False, separators=(",", ":"))
 

@@ -144,14 +144,14 @@ class Record(Arguments):
 class ListMemories(Arguments):
     """Arguments of `list_memories` where sessions are the ceiling."""
 
-    kind: Literal["fact", "episode"] | None = Field(
-        default=None, description="Only statements that were saved or learnt (fact), or only what was said (episode)."
+    kind: Literal["fact", "turn"] | None = Field(
+        default=None, description="Only statements that were saved or learnt (fact), or only what was said (turn)."
     )
     limit: int = Field(default=20, ge=1, le=100, description="How many memories at most.")
     cursor: str | None = Field(default=None, description="The cursor that the page before ended with.")
 
     def job(self) -> Job:
-        kinds: list[Literal["fact", "episode"]] = [self.kind] if self.kind else ["fact", "episode"]
+        kinds: list[Literal["fact", "turn"]] = [self.kind] if self.kind else ["fact", "turn"]
         level, limit, cursor = level_of(self), self.limit, self.cursor
         return Job(
             lambda session: session.send(
@@ -177,7 +177,7 @@ class Forget(Arguments):
 
     def job(self) -> Job:
         ids, dry_run = self.ids, self.dry_run
-        return Job(lambda session: session.forget(fact_ids=ids, dry_run=dry_run), forgotten_text)
+        return Job(lambda session: session.forget(memory_ids=ids, dry_run=dry_run), forgotten_text)
 
 
 class KagentSave(Arguments):

@@ -42,7 +42,7 @@ def list_memories(
     memory: MemoryClient,
     of: OfUser = None,
     of_agent: OfAgent = None,
-    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or episode; may be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or turn; may be repeated.")] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MemoryPage:

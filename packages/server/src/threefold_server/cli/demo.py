@@ -110,8 +110,10 @@ def find_by_words(stage: Stage) -> Scene:
     """Session 2, at once: nothing was ended, nothing waited for."""
     query = "On which day do I deploy to staging?"
     answer = stage.mira.recall(query, session_id=SECOND)
-    require(bool(answer.facts) and "Fridays" in answer.facts[0].text, "a fact of one session is recalled in the next")
-    require(answer.facts[0].score_parts.coverage > 0, "it is found by its words")
+    require(
+        bool(answer.memories) and "Fridays" in answer.memories[0].text, "a fact of one session is recalled in the next"
+    )
+    require(answer.memories[0].score_parts.coverage > 0, "it is found by its words")
     stage.mira.write(SECOND, [{"role": "user", "content": NEWS}])
     return Scene(
         f"Session {SECOND!r}, a moment later: found by words",
@@ -127,7 +129,7 @@ def find_by_meaning(stage: Stage) -> Scene:
     stage.mira.wait(SECOND)
     query = "Whom should I phone when a rollout goes wrong?"
     answer = stage.mira.recall(query, session_id=SECOND)
-    best = answer.facts[0] if answer.facts else None
+    best = answer.memories[0] if answer.memories else None
     require(best is not None and "Jonas" in best.text, "a question in other words finds the answer")
     require(best is not None and best.score_parts.coverage == 0, "question and answer share no word")
     return Scene(
@@ -144,7 +146,7 @@ def show_tiers(stage: Stage) -> Scene:
     require(bool(answer.window), "the window has the newest turns")
     require(answer.window[-1].content == TALK[-1][1], "they are there word for word")
     require(answer.digest is not None and answer.digest.from_seq == 1, "a digest has the older turns")
-    require(NEWS in [memory.text for memory in answer.facts], "memories of other sessions come along")
+    require(NEWS in [memory.text for memory in answer.memories], "memories of other sessions come along")
     require(answer.gap is None, "no turn is in neither")
     return Scene(
         f"Three tiers, back in session {FIRST!r}",
@@ -174,7 +176,7 @@ def supersede(stage: Stage) -> Scene:
     changed = stage.mira.update_fact(saved.id, text="The release manager is Boris.")
     history = stage.mira.fact_history(changed.id)
     found = stage.mira.recall("Who is the release manager?", session_id=SECOND, top_k=10)
-    texts = [memory.text for memory in found.facts]
+    texts = [memory.text for memory in found.memories]
     require(changed.text in texts and saved.text not in texts, "only the corrected fact is recalled")
     require([version.text for version in history.versions] == [saved.text, changed.text], "the old one is history")
     return Scene(
@@ -189,7 +191,7 @@ def keep_apart(stage: Stage) -> Scene:
     """Another user of the same agent."""
     answer = stage.tom.recall("On which day do I deploy to staging?", session_id=FIRST)
     listed = stage.tom.list()
-    require(not answer.facts and not answer.window and answer.digest is None, "another user recalls nothing")
+    require(not answer.memories and not answer.window and answer.digest is None, "another user recalls nothing")
     require(not listed.items, "another user lists nothing")
     return Scene(
         "Tom asks the same, of the same agent, in a session of the same name",
@@ -220,7 +222,7 @@ def prove(stage: Stage) -> Scene:
     """Neither the service nor the bytes on the disk know the word any more; the rest is still there."""
     answer = stage.mira.recall(f"What is the code word {SECRET} for?", session_id=SECOND)
     after = files_with(SECRET, stage.files)
-    require(not any(SECRET in memory.text for memory in answer.facts), "what was forgotten is not recalled")
+    require(not any(SECRET in memory.text for memory in answer.memories), "what was forgotten is not recalled")
     require(not after, "no file of the store has the word any more")
     require(any("Boris" in memory.text for memory in stage.mira.list().items), "what was not forgotten is still there")
     read = sorted(path.name for path in stage.files.iterdir())

@@ -64,9 +64,9 @@ def delete(
     memory: MemoryClient,
     fact: FactId,
     sources: Annotated[bool, typer.Option("--sources", help="What was said to that effect goes, too.")] = False,
-    in_session: Annotated[str | None, typer.Option(help="Of an episode whose id stands in several sessions.")] = None,
+    in_session: Annotated[str | None, typer.Option(help="Of a turn whose id stands in several sessions.")] = None,
 ) -> ForgetReceipt:
-    """Erase one fact or episode. It cannot be undone."""
+    """Erase one fact or turn. It cannot be undone."""
     return memory.delete_fact(fact, sources=sources, in_session=in_session)
 
 

@@ -86,7 +86,7 @@ def list_memories(
     memory: MemoryClient,
     session: Session = None,
     level: ReadLevel = None,
-    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or episode; may be repeated.")] = None,
+    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or turn; may be repeated.")] = None,
     include: Annotated[
         list[str] | None, typer.Option(metavar="TIER", help="long_term, shared; may be repeated.")
     ] = None,
@@ -110,9 +110,13 @@ def forget(
     memory: MemoryClient,
     session: Session = None,
     level: Annotated[CallerLevel | None, typer.Option(help="All of this agent and user, or all of this user.")] = None,
-    fact: Annotated[list[str] | None, typer.Option(metavar="ID", help="A fact by id; may be repeated.")] = None,
-    in_session: Annotated[str | None, typer.Option(help="With --fact: which session's episode.")] = None,
-    sources: Annotated[bool, typer.Option("--sources", help="With --fact: what was said to that effect, too.")] = False,
+    memory_id: Annotated[
+        list[str] | None, typer.Option("--memory", metavar="ID", help="A fact or turn by id; may be repeated.")
+    ] = None,
+    in_session: Annotated[str | None, typer.Option(help="With --memory: the session of a turn.")] = None,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="With --memory: also erase the turns that the facts rest on.")
+    ] = False,
     source: Annotated[
         tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="All from one tool, session or agent.")
     ] = None,
@@ -122,8 +126,8 @@ def forget(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> ForgetReceipt:
-    """Erase for good. Name exactly one of --session, --level, --fact and --source."""
-    selector = given(session_id=session, level=level, fact_ids=fact, since=since, sources=sources or None)
+    """Erase for good. Name exactly one of --session, --level, --memory and --source."""
+    selector = given(session_id=session, level=level, memory_ids=memory_id, since=since, sources=sources or None)
     selector |= given(in_session=in_session)
     if source is not None:
         selector["source"] = {"kind": source[0], "name": source[1]}

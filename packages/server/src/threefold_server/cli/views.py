@@ -73,8 +73,8 @@ def recalled(answer: RecallResponse) -> RenderableType:
             _title(f"Digest of turns {answer.digest.from_seq}-{answer.digest.upto_seq}"),
             plain(answer.digest.text),
         ]
-    if answer.facts:
-        rows = [(f"{memory.score:.2f}", *_memory_row(memory)) for memory in answer.facts]
+    if answer.memories:
+        rows = [(f"{memory.score:.2f}", *_memory_row(memory)) for memory in answer.memories]
         parts += [_title("Memories"), table("score", *MEMORY_COLUMNS, rows=rows)]
     if answer.window:
         parts += [_title("This session"), _turns(answer.window)]

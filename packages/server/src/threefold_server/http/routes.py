@@ -161,7 +161,7 @@ async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: Caller, servi
 async def remove_fact(
     fact_id: Id, caller: Caller, service: Open, sources: bool = False, in_session: Id | None = None
 ) -> ForgetReceipt:
-    """Erase one fact or episode, with the content of its source turns if asked."""
+    """Erase one fact or turn, with the content of its source turns if asked."""
     return await delete_fact(service, caller, fact_id, sources=sources, in_session=in_session)
 
 

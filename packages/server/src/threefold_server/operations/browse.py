@@ -27,7 +27,7 @@ from threefold_server.storage.sessions import digests, sessions, tasks, turns
 
 
 async def list_memories(service: Service, principal: Principal, request: ListRequest) -> MemoryPage:
-    """Facts and episodes visible at a level, newest or most read first."""
+    """Facts and turns visible at a level, newest or most read first."""
     scope = read_scope(principal, request.level, request.session_id)
     if "shared" in request.include:
         check_reads_shared(principal)

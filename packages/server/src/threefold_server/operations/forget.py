@@ -45,8 +45,8 @@ async def conclude(service: Service, selector: str, receipt: ForgetReceipt) -> F
 async def delete_fact(
     service: Service, principal: Principal, fact_id: str, *, sources: bool, in_session: str | None
 ) -> ForgetReceipt:
-    """Erase one fact or episode; someone else's answers like an unknown one."""
-    request = ForgetRequest(fact_ids=[fact_id], sources=sources, in_session=in_session)
+    """Erase one fact or turn; someone else's answers like an unknown one."""
+    request = ForgetRequest(memory_ids=[fact_id], sources=sources, in_session=in_session)
     receipt = await forget(service, principal, request)
     if not receipt.counts["facts"] and not receipt.counts["turns"]:
         raise NotFound("no such fact")

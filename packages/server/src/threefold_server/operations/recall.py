@@ -94,7 +94,7 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns), sum(len(found.text) for found in tiers.found) // 8]
     long = max(sizes) > ASSEMBLE_INLINE_TOKENS
     response = await anyio.to_thread.run_sync(answer) if long else answer()
-    for memory in response.facts:
+    for memory in response.memories:
         if memory.kind == "fact" and not memory.shared:
             service.reads[principal.owner, UUID(memory.id)] += 1
     return response
@@ -248,7 +248,7 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
         window=assembled.window,
         digest=tiers.digest,
         gap=find_gap(tiers.digest, assembled.window, tiers.last_seq),
-        facts=found,
+        memories=found,
         block=assembled.block,
         tokens=assembled.tokens,
         dropped=tiers.dropped + assembled.dropped,
@@ -267,7 +267,7 @@ def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Plac
     """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
     known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
     chosen: dict[str, RecalledMemory] = {}
-    for memory in known:  # of those that say the same the most trusted stays; a fact stands in for an episode
+    for memory in known:  # of those that say the same the most trusted stays; a fact replaces a turn
         words = plain(memory.text)
         chosen[words] = max(chosen.get(words, memory), memory, key=lambda each: (each.trust, each.kind == "fact"))
     best = list(chosen.values())
@@ -277,7 +277,7 @@ def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Plac
 
 
 def _is_shown(memory: RecalledMemory, shown: set[Place]) -> bool:
-    return memory.kind == "episode" and not shown.isdisjoint(_places(memory))
+    return memory.kind == "turn" and not shown.isdisjoint(_places(memory))
 
 
 def _places(memory: RecalledMemory) -> list[Place]:

@@ -25,7 +25,7 @@ BEYOND = Reach.store
 
 FACTS = Scoped(facts.c.owner, facts.c.agent, facts.c.session, facts.c.visibility)
 PASSAGES = Scoped(passages.c.owner, passages.c.agent, passages.c.session, passages.c.visibility)
-EPISODES = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
+TURNS = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
 """The agent of a turn is a column of its session."""
 
 

@@ -27,7 +27,7 @@ class Selection:
     items: ColumnElement[bool] | None = None
     threads: ColumnElement[bool] | None = None
     whole_owner: bool = False
-    episodes: ColumnElement[bool] | None = None
+    named_turns: ColumnElement[bool] | None = None
     """Turns named by their own ids, which must not stand in several sessions."""
 
 
@@ -47,8 +47,8 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
             threads=erasable(threads, scope),
             whole_owner=scope.reach >= Reach.user,
         )
-    if request.fact_ids is not None:
-        return _by_ids(request.fact_ids, scope, with_sources=request.sources)
+    if request.memory_ids is not None:
+        return _by_ids(request.memory_ids, scope, with_sources=request.sources)
     assert request.source is not None
     since = None if request.since is None else to_micros(request.since)
     return _by_source(request.source, scope, since)
@@ -82,7 +82,7 @@ def left_out(connection: Connection, scope: ScopeFilter, selection: Selection) -
 
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
-    """Facts by their ids and, since an episode's id is its turn's, turns by theirs."""
+    """Facts by their ids and, since a turn is recalled under its own id, turns by theirs."""
     wanted = and_(managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
     within = and_(_in_sessions(scope), turns.c.erased.is_(False))
     if scope.session is not None:
@@ -90,16 +90,16 @@ def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Se
     named = and_(turns.c.turn_id.in_(ids), within)
     rested_on = and_(_sources_of(wanted), within if scope.reach is Reach.session else _in_sessions(scope))
     chosen = or_(named, rested_on) if with_sources else named
-    return Selection(facts=wanted, turns=and_(chosen, turns.c.erased.is_(False)), episodes=named)
+    return Selection(facts=wanted, turns=and_(chosen, turns.c.erased.is_(False)), named_turns=named)
 
 
 def check_unambiguous(connection: Connection, owner: UUID, selection: Selection) -> None:
-    """Refuse an episode's id that stands in several sessions: a turn's id is unique only in its own."""
-    if selection.episodes is None:
+    """Refuse a turn's id that stands in several sessions: a turn's id is unique only in its own."""
+    if selection.named_turns is None:
         return
     statement = (
         select(turns.c.turn_id)
-        .where(turns.c.owner == owner, selection.episodes)
+        .where(turns.c.owner == owner, selection.named_turns)
         .group_by(turns.c.turn_id)
         .having(func.count() > 1)
         .limit(1)

@@ -1,7 +1,7 @@
-"""One ordered list of facts and episodes, a page at a time.
+"""One ordered list of facts and turns, a page at a time.
 
 The order is (access count, event time, kind, key), newest or most read first; the first part is 0 throughout when the
-order is by time. Facts and episodes are two queries over the same order, merged.
+order is by time. Facts and turns are two queries over the same order, merged.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from threefold_server.storage.engine.scope import FACTS, visible, visible_to
 from threefold_server.storage.engine.tables import facts, turns
 from threefold_server.storage.engine.types import row_value
 from threefold_server.storage.memories import facts as fact_store
-from threefold_server.storage.memories import turn_memories as episodes
+from threefold_server.storage.memories import turn_memories
 from threefold_server.text.redaction import Redact
 
 PAGE_CHARS = 1_000_000
 """Characters of text after which a page ends, however many memories were asked for."""
 
-EPISODE, FACT = 0, 1
+TURN, FACT = 0, 1
 POSITION_TYPES = (int, int, int, str, int)
 
 
@@ -47,8 +47,8 @@ def page(
     rows: list[Iterable[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, scope, request, after, now))
-    if "episode" in request.kinds and "long_term" in request.include:
-        rows.append(_episodes(connection, scope, request, after, redact))
+    if "turn" in request.kinds and "long_term" in request.include:
+        rows.append(_turns(connection, scope, request, after, redact))
     return _first(heapq.merge(*rows, key=lambda row: row[0], reverse=True), request.limit)
 
 
@@ -86,19 +86,19 @@ def _facts(
     return list(zip(positions, fact_store.to_memories(connection, rows, scope.user), strict=True))
 
 
-def _episodes(
+def _turns(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
 ) -> Iterator[tuple[Position, Memory]]:
     statement = (
-        episodes.VISIBLE.where(
-            after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
+        turn_memories.VISIBLE.where(
+            after_position(after, TURN, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
         )
         .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
         .limit(request.limit + 1)
     )
     for row in connection.execute(statement, visible_to(scope)):
-        place = Position(0, row.event_at, EPISODE, row.session.hex, row.seq)
-        yield place, episodes.to_memory(row, scope.user, redact)
+        place = Position(0, row.event_at, TURN, row.session.hex, row.seq)
+        yield place, turn_memories.to_memory(row, scope.user, redact)
 
 
 def after_position(

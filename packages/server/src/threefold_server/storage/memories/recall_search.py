@@ -18,8 +18,7 @@ from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.prepared import Pending
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.memories import facts, search
-from threefold_server.storage.memories import turn_memories as episodes
+from threefold_server.storage.memories import facts, search, turn_memories
 from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.redaction import Redact
 from threefold_server.text.terms import query_terms
@@ -61,7 +60,7 @@ class Search:
 
     def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Past, int]]:
         pool = search.own_pool(self.scope, self.limits)
-        unindexed = episodes.send_unindexed(connection, self.scope)
+        unindexed = turn_memories.send_unindexed(connection, self.scope)
         pending = search.send_unembedded_count(connection, pool)
         citations = facts.send_citations(connection, self.scope.owner)
         history = self._send_history(connection)
@@ -155,11 +154,11 @@ class Search:
         self, connection: Connection, owner: UUID | None, ranked: Sequence[Ranked], past: Past
     ) -> list[RecalledMemory]:
         """The memories behind ranked places (owner None: of the shared pool), as far as the scope sees them."""
-        turns = episodes.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
+        turns = turn_memories.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
         current = facts.by_keys(connection, owner, [item.source for item in ranked if not item.seq])
         rows = [*current, *(past[item.source] for item in ranked if item.source in past)]
         memories: dict[tuple[UUID, int], Memory] = {
-            (row.session, row.seq): episodes.to_memory(row, self.scope.user, self.redact) for row in turns
+            (row.session, row.seq): turn_memories.to_memory(row, self.scope.user, self.redact) for row in turns
         }
         for row, memory in zip(rows, facts.to_memories(connection, rows, self.scope.user), strict=True):
             memories[row.fact, 0] = memory

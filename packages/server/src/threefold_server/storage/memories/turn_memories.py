@@ -1,4 +1,4 @@
-"""Turns seen as long-term memory. No text is copied: an episode is its turn, found through its session."""
+"""Turns as long-term memory. No text is copied: a turn is found through its session."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from threefold_server.rules.trust import origin_of, trust_of
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.prepared import Pending, Prepared, PreparedAmong
-from threefold_server.storage.engine.scope import EPISODES, visible, visible_to
+from threefold_server.storage.engine.scope import TURNS, visible, visible_to
 from threefold_server.storage.engine.tables import sessions, tasks, turns
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.text.redaction import Redact
 
-IS_EPISODE = and_(turns.c.erased.is_(False), turns.c.role != "system")
+IS_MEMORY = and_(turns.c.erased.is_(False), turns.c.role != "system")
 """System prompts are instructions, not talk: restated in every session, they would drown what was said."""
 
 TAIL_TURNS = 500
@@ -46,21 +46,21 @@ EVERY = (
         sessions.c.session_id,
     )
     .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
-    .where(IS_EPISODE)
+    .where(IS_MEMORY)
 )
-"""Every episode with the place of its session, as a statement to narrow further."""
+"""Every turn with the place of its session, as a statement to narrow further."""
 
-VISIBLE = EVERY.where(visible(EPISODES))
+VISIBLE = EVERY.where(visible(TURNS))
 """Those of a scope, whose values come from `visible_to`."""
 
 
 def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:
-    """Episodes at (session, seq), as far as the scope sees them."""
+    """Turns at (session, seq), as far as the scope sees them."""
     return _AT_PLACES.all(connection, places, **visible_to(scope))
 
 
 def send_unindexed(connection: Connection, scope: ScopeFilter) -> Pending[list[Any]]:
-    """Send for the episodes too new for the index; their rows when called, the newest first.
+    """Send for the turns too new for the index; their rows when called, the newest first.
 
     `content` is None in those beyond `TAIL_CHARS`.
     """
@@ -83,11 +83,11 @@ def _with_contents(connection: Connection, owner: UUID, rows: Sequence[Any]) -> 
 
 
 def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
-    """A turn with its session, as the contract shows an episode: without secrets and recalled blocks."""
+    """A turn with its session, as a memory of the contract: without secrets and recalled blocks."""
     check_in_time()
     return Memory.model_construct(  # validated when it was written
         id=row.turn_id,
-        kind="episode",
+        kind="turn",
         text=excerpts.shown(row, lambda text: redact(strip_block(text))),
         cut=excerpts.is_cut(row),
         user=user,
@@ -124,8 +124,8 @@ def _unindexed(dialect: str) -> Any:
         .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
         .join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session))
         .where(
-            IS_EPISODE,
-            visible(EPISODES),
+            IS_MEMORY,
+            visible(TURNS),
             tasks.c.kind + "" == "index",
             or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
             turns.c.seq > tasks.c.upto,

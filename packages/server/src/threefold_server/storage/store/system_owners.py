@@ -16,8 +16,8 @@ from threefold_server.clock import from_micros
 from threefold_server.storage.engine.tables import facts, items, owners, passages, sessions, threads, turns
 from threefold_server.storage.engine.types import AnyRow, row_value
 from threefold_server.storage.memories import facts as fact_store
-from threefold_server.storage.memories import turn_memories as episodes
-from threefold_server.storage.memories.listing import EPISODE, FACT, Position, after_position
+from threefold_server.storage.memories import turn_memories
+from threefold_server.storage.memories.listing import FACT, TURN, Position, after_position
 from threefold_server.storage.store.system import task_counts
 from threefold_server.text.redaction import Redact
 
@@ -68,8 +68,8 @@ def memories(
     rows: list[list[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, true() if owner is None else facts.c.owner == owner, after, now, limit))
-    if "episode" in request.kinds:
-        rows.append(_episodes(connection, true() if owner is None else turns.c.owner == owner, after, limit, redact))
+    if "turn" in request.kinds:
+        rows.append(_turns(connection, true() if owner is None else turns.c.owner == owner, after, limit, redact))
     return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[:limit]
 
 
@@ -109,14 +109,14 @@ def _facts(
     return list(zip(positions, _named(connection, rows, fact_store.to_memories(connection, rows, None)), strict=True))
 
 
-def _episodes(
+def _turns(
     connection: Connection, whose: ColumnElement[bool], after: Position | None, limit: int, redact: Redact
 ) -> list[tuple[Position, Memory]]:
-    further = after_position(after, EPISODE, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
+    further = after_position(after, TURN, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
     newest = (turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
-    rows = connection.execute(episodes.EVERY.where(whose, further).order_by(*newest).limit(limit)).all()
-    positions = [Position(0, row.event_at, EPISODE, row.session.hex, row.seq) for row in rows]
-    found = [episodes.to_memory(row, None, redact) for row in rows]
+    rows = connection.execute(turn_memories.EVERY.where(whose, further).order_by(*newest).limit(limit)).all()
+    positions = [Position(0, row.event_at, TURN, row.session.hex, row.seq) for row in rows]
+    found = [turn_memories.to_memory(row, None, redact) for row in rows]
     return list(zip(positions, _named(connection, rows, found), strict=True))
 
 
