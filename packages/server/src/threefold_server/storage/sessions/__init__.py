@@ -1,1 +1,1 @@
-"""Rows of sessions: turns, digests, and the background tasks that a session has."""
+"""Rows of sessions: turns, digests, and the background tasks of a session."""

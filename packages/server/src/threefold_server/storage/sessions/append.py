@@ -1,8 +1,8 @@
-"""An ordinary write on Postgres in one round trip: of turns that nothing is known of, into a session that is there, by
-an owner of whom nothing was erased lately.
+"""The fast path of a write on Postgres: append turns in one round trip.
 
-Its two statements are sent and committed together; where they find that it is not ordinary, they do nothing. The
-general way, which is left for all else, takes nine and two round trips: twice the processor time.
+It applies if the session exists, none of the turn ids is in it, and the owner has no recently erased turns. Its two
+statements are sent together with the commit, and do nothing if these conditions are not met. Then the general path
+(`operations/write.py`) runs: nine statements and two round trips, with twice the processor time.
 """
 
 from __future__ import annotations
@@ -44,24 +44,29 @@ from threefold_server.storage.sessions.tasks import TaskKind, extracts, folds, o
 
 @dataclass(frozen=True)
 class Marks:
-    """When a write makes consolidation due: past how many undigested tokens (never: a number that none reach), each
-    time that so many have come, and when the session has been idle; None where no facts are drawn."""
+    """When a write makes consolidation of its session due."""
 
     fold_above: int
+    """A fold is due above this number of undigested tokens; a number that no session reaches if never."""
     extract_every: int
+    """An extraction is due each time that this number of tokens has been written."""
     idle_at: int | None
+    """Otherwise an extraction is due at this time, when the session has been idle; None without an extractor."""
 
 
 def send_append(
     connection: Connection, scope: ScopeFilter, rows: Sequence[dict[str, Any]], marks: Marks, now: int
 ) -> Pending[SessionRow | None]:
-    """Append rows (numbered from 1) to a session; what it was before, or None if this is for the general way."""
+    """Send the append of rows (numbered from 1) to a session.
+
+    The result has the counters of the session before the append, or is None if the general path has to write the rows.
+    """
     key = {"own": scope.owner, "which": scope.session}
-    _LOCK.run(connection, **key)  # so that the next statement sees all that was committed before it had the lock
+    _LOCK.run(connection, **key)  # a statement of its own: the next one sees all commits before the lock
     found = _APPEND.send(
         connection,
         **key,
-        rows=json.dumps(rows, ensure_ascii=False),  # as any other text, whatever the encoding of the database
+        rows=json.dumps(rows, ensure_ascii=False),  # no \u escapes: the same as any text, whatever the encoding
         ids=[row["turn_id"] for row in rows],
         more_turns=len(rows),
         more_tokens=sum(row["tokens"] for row in rows),
@@ -77,7 +82,7 @@ def send_append(
 def _append(_: str) -> Any:
     locked = func.current_setting(_LOCKED, True) == _YES
     erased = exists().where(erased_turns.c.owner == _OWNER)
-    named = exists().where(owners.c.owner == _OWNER, owners.c.name != "")  # by the general way, where a forget took it
+    named = exists().where(owners.c.owner == _OWNER, owners.c.name != "")  # the general path restores an erased name
     found = select(*COUNTERS).where(OWN, locked, named, not_(_known()), not_(erased)).cte("found")
     now, added, every, fold_above, idle_at = (
         bindparam(name, type_=BigInteger) for name in ("now", "more_tokens", "every", "fold_above", "idle_at")
@@ -95,8 +100,11 @@ def _append(_: str) -> Any:
 
 
 def _known() -> ColumnElement[bool]:
-    """Whether any of the ids is in the session. Each is looked up by itself: of one condition on all of them, the plan
-    for the mean session reads the whole of a long one."""
+    """Return the condition that any of the ids is in the session.
+
+    Each id is looked up by itself: with one condition for all ids, the plan for an average session reads all turns of a
+    long one.
+    """
     ids = func.unnest(bindparam("ids", type_=ARRAY(Text))).table_valued("id", name="ids").render_derived()
     there = select(true()).where(turns.c.owner == _OWNER, turns.c.session == _SESSION, turns.c.turn_id == ids.c.id)
     return exists().select_from(ids).where(there.correlate(ids).scalar_subquery())
@@ -121,8 +129,9 @@ def _task(found: CTE, kind: TaskKind, due_at: ColumnElement[int], *conditions: C
 
 _OWNER, _SESSION = bindparam("own", type_=Key), bindparam("which", type_=Key)
 _LOCKED, _YES = "threefold.locked", "yes"
-# Postgres finds no row to lock of a session that another transaction is just creating, but the next statement may see
-# it: two writers at once gave their turns the same numbers. So the lock leaves a mark, for this transaction alone.
+# Postgres finds no row to lock if another transaction is just creating the session, but the next statement may see that
+# row: two concurrent writers gave their turns the same numbers. So the lock sets a variable in its transaction, and the
+# append does nothing without it.
 _LOCK = Prepared(
     select(func.set_config(_LOCKED, _YES, True)).select_from(sessions).where(OWN).with_for_update(key_share=True)
 )

@@ -1,4 +1,4 @@
-"""The rolling digest of a session: append-only versions."""
+"""The digest of a session, in versions that are only ever appended."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from threefold_server.storage.engine.types import AnyRow
 
 
 def latest(connection: Connection, owner: UUID, session: UUID) -> Any:
-    """The newest version's row, or None."""
+    """Return the row of the newest version, or None."""
     rows = _LATEST.all(connection, owner=owner, session=session)
     return rows[0] if rows else None
 
 
 def versions(connection: Connection, owner: UUID, session: UUID) -> list[Digest]:
-    """All versions, newest first."""
+    """Return all versions, newest first."""
     statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc())
     return [to_digest(row) for row in connection.execute(statement)]
 
 
 def one(connection: Connection, owner: UUID, session: UUID, version: int) -> Digest | None:
-    """One version, or None."""
+    """Return one version, or None."""
     statement = select(digests).where(_own(owner, session), digests.c.version == version)
     row = connection.execute(statement).one_or_none()
     return None if row is None else to_digest(row)
@@ -39,7 +39,7 @@ def add(connection: Connection, owner: UUID, session: UUID, values: dict[str, An
 
 
 def to_digest(row: AnyRow) -> Digest:
-    """A row as the contract shows it."""
+    """Return a row as a model of the contract."""
     return Digest(
         version=row.version,
         text=row.text,

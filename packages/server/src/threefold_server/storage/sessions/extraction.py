@@ -1,4 +1,4 @@
-"""What an extraction reads: the turns after its watermark, and what came before them."""
+"""The rows that an extraction reads: the turns after its watermark, and a few before them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from threefold_server.storage.sessions import digests
 from threefold_server.storage.sessions.sessions import find_session
 
 TURNS = 200
-"""Turns looked at for one batch; the model reads no more than fit its own bound."""
+"""Turns read for one batch. How many of them the model gets depends on `BATCH_TOKENS`."""
 
 BEFORE = 10
+"""Turns before the watermark, for context."""
 
 TURN_CHARS = 40_000
-"""What is read of one turn: more than its model reads of it (see `BATCH_TOKENS`)."""
+"""Characters read of one turn: more than the model gets of it (see `BATCH_TOKENS`)."""
 
 _COLUMNS = [column for column in turns.c if column.name not in ("content", "payload")]
 _CONTENT = excerpts.columns(turns.c.content, TURN_CHARS, excerpts.end_of(TURN_CHARS))
@@ -29,7 +30,7 @@ _CONTENT = excerpts.columns(turns.c.content, TURN_CHARS, excerpts.end_of(TURN_CH
 
 @dataclass(frozen=True)
 class Backlog:
-    """What a session has said since facts were last drawn from it, and what came before."""
+    """The turns of a session after the watermark of its extraction, with the digest and the turns before them."""
 
     session: AnyRow | None
     digest: str | None
@@ -38,15 +39,18 @@ class Backlog:
 
 
 def backlog(connection: Connection, owner: UUID, session: UUID, after: int) -> Backlog:
-    """The turns after a watermark, oldest first, without those that must give no fact any more; and a few before."""
+    """Return the turns after a watermark and a few before it, both oldest first.
+
+    Each row has the column `barred`: whether no fact may be extracted from the turn.
+    """
     row = find_session(connection, owner, session)
     if row is None:
         return Backlog(None, None, [], [])
     digest = digests.latest(connection, owner, session)
     of_session = and_(turns.c.owner == owner, turns.c.session == session)
-    said = select(*_COLUMNS, *_CONTENT, _barred().label("barred")).where(of_session)
-    fresh = connection.execute(said.where(turns.c.seq > after).order_by(turns.c.seq).limit(TURNS)).all()
-    older = connection.execute(said.where(turns.c.seq <= after).order_by(turns.c.seq.desc()).limit(BEFORE)).all()
+    statement = select(*_COLUMNS, *_CONTENT, _barred().label("barred")).where(of_session)
+    fresh = connection.execute(statement.where(turns.c.seq > after).order_by(turns.c.seq).limit(TURNS)).all()
+    older = connection.execute(statement.where(turns.c.seq <= after).order_by(turns.c.seq.desc()).limit(BEFORE)).all()
     return Backlog(row, digest.text if digest else None, older[::-1], fresh)
 
 

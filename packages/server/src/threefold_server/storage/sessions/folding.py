@@ -1,4 +1,4 @@
-"""The rows of a fold: the turns that no digest covers yet, and the next version of the digest."""
+"""The rows of a fold: the turns that no digest covers, and the next version of the digest."""
 
 from __future__ import annotations
 
@@ -16,21 +16,23 @@ from threefold_server.storage.sessions import digests, turns
 from threefold_server.storage.sessions.sessions import find_session, own_session
 
 OUTLINE = 2_000
-"""Turns looked at for one fold, without their content; of a longer backlog the rest comes with the next."""
+"""Turns read for one fold, without their content. The next fold reads further ones."""
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """What a session has beyond its digest. `undigested` counts tokens."""
+    """The part of a session that its digest does not cover."""
 
     last_seq: int
     undigested: int
+    """Tokens of all turns that no digest covers."""
     digest: AnyRow | None
     outline: list[Turn]
+    """The oldest of these turns, with empty content."""
 
 
 def backlog(connection: Connection, owner: UUID, session: UUID) -> Backlog:
-    """The turns after the newest digest, oldest first, with empty content; nothing for a session that has gone."""
+    """Return the turns after the newest digest, oldest first; without turns if the session does not exist."""
     row = find_session(connection, owner, session)
     if row is None:
         return Backlog(0, 0, None, [])
@@ -53,7 +55,7 @@ def backlog(connection: Connection, owner: UUID, session: UUID) -> Backlog:
 
 
 def add_version(connection: Connection, session: AnyRow, values: dict[str, Any]) -> None:
-    """Append a digest to a session that is held, and note how far it covers. Versions are never numbered twice."""
+    """Append a digest to a session whose row is locked, and update what it covers. Version numbers are never reused."""
     version = session.digest_version + 1
     digests.add(connection, session.owner, session.session, {"version": version, **values})
     connection.execute(

@@ -39,59 +39,63 @@ class SessionRow:
 
 
 def ensure_owner(connection: Connection, principal: Principal, now: int) -> None:
-    """Create the owner's row unless it is there; one whose name was erased gets it again."""
+    """Create the owner's row if it is missing, and restore its name if a forget erased it."""
     values = {"owner": principal.owner, "name": principal.owner_name}
     _ENSURE_OWNER.run(connection, **values, kind=principal.owner_kind, created_at=now)
     _NAME_AGAIN.run(connection, which=values["owner"], known_as=values["name"])
 
 
 def lock_owner(connection: Connection, owner: UUID) -> None:
-    """Let the writers that ask for it go one after another, and a forget wholly before or after them."""
+    """Lock the owner's row: other transactions that call this wait, and so does a forget."""
     connection.execute(select(owners.c.owner).where(owners.c.owner == owner).with_for_update(key_share=True))
 
 
 def send_lock(connection: Connection, scope: ScopeFilter, session_id: str, now: int) -> Pending[SessionRow]:
-    """Create the session if needed and lock its row: writers of one session go one after another."""
+    """Send the statement that creates the session if needed and locks its row, so that its writers take turns."""
     values = {"owner": scope.owner, "session": scope.session, "agent": scope.agent, "session_id": session_id}
     rows = _LOCK.send(connection, **values, created_at=now, updated_at=now)
     return lambda: SessionRow(*rows()[0])
 
 
 def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, tokens: int) -> None:
-    """Count appended turns; each append is one revision."""
+    """Add appended turns to the session's counters; each append is one revision."""
     _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
 def send_turns_held(connection: Connection, owner: UUID) -> Pending[int]:
-    """How many turns an owner has, in all sessions."""
+    """Send the count of an owner's turns in all sessions."""
     rows = _HELD.send(connection, owner=owner)
     return lambda: rows()[0].held
 
 
 def state_of(connection: Connection, owner: UUID, session: UUID) -> str | None:
-    """What a framework keeps beside the turns."""
+    """Return the state that a framework keeps with the session, or None."""
     return _STATE.all(connection, own=owner, which=session)[0].state
 
 
 def set_state(connection: Connection, owner: UUID, session: UUID, state: str, *, is_revision: bool) -> None:
-    """Put another state in its place; a revision of its own unless the turns that came along are one."""
+    """Replace the state of a session.
+
+    Args:
+        is_revision: Whether to count a revision; False if turns appended in the same write have counted it.
+    """
     _SET_STATE.run(connection, own=owner, which=session, text=state, more=1 if is_revision else 0)
 
 
 def find_session(connection: Connection, owner: UUID, session: UUID) -> AnyRow | None:
-    """The whole row of one session, or None."""
+    """Return the row of one session, or None."""
     return connection.execute(select(sessions).where(own_session(owner, session))).one_or_none()
 
 
 def own_session(owner: UUID, session: UUID) -> ColumnElement[bool]:
-    """The condition for one session of one owner."""
+    """Return the condition for one session of one owner."""
     return and_(sessions.c.owner == owner, sessions.c.session == session)
 
 
 def list_sessions(
     connection: Connection, scope: ScopeFilter, after: tuple[int, UUID] | None, limit: int, *, state: bool
 ) -> list[tuple[tuple[int, UUID], Session]]:
-    """Sessions of the scope, the most recently written first, each with its position for paging."""
+    """Return sessions of the scope, the most recently written first, each with its position for paging."""
     columns = [column for column in sessions.c if state or column.name != "state"]
     statement = select(*columns).where(sessions.c.owner == scope.owner)
     if scope.reach < Reach.user:
@@ -130,7 +134,7 @@ def _lock(dialect: str) -> Any:
 
 
 OWN = and_(sessions.c.owner == bindparam("own"), sessions.c.session == bindparam("which"))
-"""The session that `own` and `which` name."""
+"""The condition for the session of the parameters `own` (owner) and `which` (session)."""
 
 COUNTERS = (sessions.c.last_seq, sessions.c.revision, sessions.c.tokens, sessions.c.digested_tokens)
 """The columns of a `SessionRow`."""
@@ -141,10 +145,10 @@ ADVANCED = {
     "tokens": sessions.c.tokens + bindparam("more_tokens", type_=BigInteger),
     "revision": sessions.c.revision + 1,
 }
-"""What an append changes."""
+"""The counters that an append changes."""
 
 _ENSURE_OWNER = Prepared(_ensure_owner)
-# Not in the upsert: that locks the row even where it changes nothing, and writers of one owner would queue for it.
+# Not part of the upsert: it would lock the row even without a change, and all writers of one owner would wait for it.
 _NAME_AGAIN = Prepared(
     update(owners).where(owners.c.owner == bindparam("which"), owners.c.name == "").values(name=bindparam("known_as"))
 )

@@ -1,9 +1,10 @@
-"""Background work as rows: what is due, who holds it, how far it came, and why it stopped.
+"""Background work as rows: which tasks are due, which worker has the lease, the watermark, and the last failure.
 
-A task is keyed by (owner, subject, kind): pending work is derived from state, so a crash loses nothing. Whoever works
-on one holds its lease, a token that a later holder replaces; nothing is stored without `hold` in the same transaction.
+The key of a task is (owner, subject, kind). Pending work is derived from stored state, so a crash loses nothing. A
+worker that claims a task gets its lease, a token that the next claim replaces. A worker stores results only in a
+transaction that calls `hold`, which checks the lease.
 
-Locks are taken in one order, so that no two transactions wait for each other: owner, session, task.
+Locks are taken in the order owner, session, task, so that transactions do not deadlock.
 """
 
 from __future__ import annotations
@@ -25,18 +26,19 @@ from threefold_server.storage.sessions import digests
 from threefold_server.storage.sessions.sessions import own_session
 
 TaskKind = Literal["index", "embed", "fold", "extract"]
-"""Words into the index; their vectors (apart, as these may wait for a model); turns into digests; turns into facts."""
+"""`index` adds words to the search index, `embed` computes vectors (apart, as it may wait for a model), `fold` makes
+digests of turns, `extract` draws facts from turns."""
 
 MAX_ATTEMPTS = 8
 
 
 class LeaseLost(Exception):
-    """Somebody else holds the task now, or a forget came between: what was worked out must not be stored."""
+    """Another worker claimed the task, or a forget ran meanwhile: the result must not be stored."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A task that we hold. `upto` is its watermark and `erase_epoch` the owner's, both as they were when we read."""
+    """A task that this worker has claimed. `upto` (its watermark) and `erase_epoch` (its owner's) are as claimed."""
 
     owner: UUID
     subject: UUID
@@ -47,36 +49,40 @@ class Claim:
 
 
 def folds(tokens: Any, digested: Any, added: Any, above: Any) -> Any:
-    """Whether the tokens of a session that no digest covers pass a mark; of numbers, or of columns."""
+    """Return whether a fold is due: the undigested tokens of a session exceed `above`. Takes numbers or columns."""
     return tokens + added - digested > above
 
 
 def extracts(tokens: Any, added: Any, every: Any) -> Any:
-    """Whether so many tokens have come once more; of numbers, or of columns."""
+    """Return whether an extraction is due: the tokens passed a multiple of `every`. Takes numbers or columns."""
     return tokens // every != (tokens + added) // every
 
 
 def schedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int) -> None:
-    """Make a task due, unless it is due already (or waits for its next attempt) or is parked."""
+    """Make a task due at `due_at`, unless it is due earlier, waits for its next attempt or is parked."""
     _SCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at)
 
 
 def restart(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int) -> None:
-    """Make a task due, and void what a worker is making of what was there before."""
+    """Make a task due and end its lease, so that a running worker cannot store results from outdated rows."""
     schedule(connection, owner, subject, kind, due_at)
     own = and_(tasks.c.owner == owner, tasks.c.subject == subject, tasks.c.kind == kind)
     connection.execute(update(tasks).where(own).values(lease=None, lease_until=None))
 
 
 def appoint(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int, now: int) -> None:
-    """Make a task due at a moment, in place of any later or earlier one that has not come yet. One that is due, waits
-    for its next attempt or is parked stays as it is."""
+    """Make a task due at `due_at` and not at another time in the future that was set before.
+
+    A task that is due now, waits for its next attempt or is parked does not change.
+    """
     _APPOINT.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at, now=now)
 
 
 def or_make_due(statement: Any) -> Any:
-    """An insert of tasks that makes those that are there due instead, unless they are due earlier, wait for their next
-    attempt or are parked. One due later without a failure was made so before the clock was set back."""
+    """Return an insert of tasks that makes existing ones due as `schedule` does.
+
+    A task that is due later without a failure got its time before the clock was set back.
+    """
     later = and_(tasks.c.failure.is_(None), tasks.c.due_at > statement.excluded.due_at)
     due = case(
         (tasks.c.parked.is_not(None), null()),
@@ -87,7 +93,7 @@ def or_make_due(statement: Any) -> Any:
 
 
 def or_appoint(statement: Any) -> Any:
-    """An insert of tasks that moves those whose moment has not come yet."""
+    """Return an insert of tasks that moves existing ones as `appoint` does."""
     due = case(
         (tasks.c.parked.is_not(None), null()),
         (or_(tasks.c.attempts > 0, tasks.c.due_at <= bindparam("now", type_=BigInteger)), tasks.c.due_at),
@@ -97,65 +103,71 @@ def or_appoint(statement: Any) -> Any:
 
 
 def hold(connection: Connection, claim: Claim) -> AnyRow | None:
-    """Lock everything that a commit rests on and check that it is as it was; returns the session, if the task has one.
+    """Lock the rows of a claimed task and check that this worker may store its result.
 
-    The owner is locked against a forget, which must come wholly before or after; the session against its writers, so
-    that none is lost between reading the newest turn and being done.
+    The lock on the owner keeps a forget out until the commit. The lock on the session keeps writers out, so that no
+    turn is missed between the read of the newest turn and the end of the task.
+
+    Returns:
+        The row of the session, or None if the subject of the task is not a session.
+
+    Raises:
+        LeaseLost: Another worker claimed the task, or a forget ran since the claim.
     """
     epoch = select(owners.c.erase_epoch).where(owners.c.owner == claim.owner).with_for_update(read=True)
     if connection.execute(epoch).scalar_one_or_none() != claim.erase_epoch:
-        raise LeaseLost("a forget came between")
+        raise LeaseLost("a forget ran since the claim")
     session = select(sessions).where(own_session(claim.owner, claim.subject)).with_for_update(key_share=True)
     found = connection.execute(session).one_or_none()
     task = select(tasks.c.lease, tasks.c.upto).where(_own(claim)).with_for_update()
     if connection.execute(task).one_or_none() != (claim.lease, claim.upto):
-        raise LeaseLost("another worker took over")
+        raise LeaseLost("another worker claimed the task")
     return found
 
 
 def advance(connection: Connection, claim: Claim, upto: int) -> Claim:
-    """Note progress: it moves the watermark and makes earlier failures void."""
+    """Move the watermark of the task and reset its failed attempts."""
     _update(connection, claim, upto=upto, attempts=0, failure=None)
     return replace(claim, upto=upto)
 
 
 def finish(connection: Connection, claim: Claim, due_at: int | None = None) -> None:
-    """Give the task back as done, or due again where more work came meanwhile."""
+    """Complete the task: it is not due, or due at `due_at` if more work has come meanwhile."""
     _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=0, failure=None)
 
 
 def failed_attempts(connection: Connection, claim: Claim) -> int:
-    """How often in a row the task failed so far."""
+    """Return the number of failed attempts since the last progress."""
     return connection.execute(select(tasks.c.attempts).where(_held(claim))).scalar_one_or_none() or 0
 
 
 def retry_later(connection: Connection, claim: Claim, attempts: int, due_at: int, failure: str) -> None:
-    """Give the task back for another attempt, after `attempts` failed ones."""
+    """Release the task for another attempt at `due_at`, after `attempts` failed ones."""
     _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=attempts, failure=failure)
 
 
 def postpone(connection: Connection, claim: Claim, due_at: int, reason: str) -> None:
-    """Give the task back until a moment before which it is not to be tried; that is no failed attempt."""
+    """Release the task until `due_at`, without counting a failed attempt."""
     _update(connection, claim, due_at=due_at, lease=None, lease_until=None, failure=reason)
 
 
 def park(connection: Connection, claim: Claim, reason: str) -> None:
-    """Give the task up until a person asks for it again."""
+    """Park the task, with the reason, until somebody retries it."""
     _update(connection, claim, due_at=None, lease=None, lease_until=None, parked=reason)
 
 
 def extend(connection: Connection, claim: Claim, until: int) -> bool:
-    """Keep a lease alive; False if it is no longer ours."""
+    """Extend the lease; return False if another worker has it."""
     return _update(connection, claim, lease_until=until)
 
 
 def release(connection: Connection, claim: Claim) -> None:
-    """Give the task back as it is: still due, for anybody."""
+    """Release the task unchanged: it stays due, for any worker."""
     _update(connection, claim, lease=None, lease_until=None)
 
 
 def status(connection: Connection, owner: UUID, session: UUID, last_seq: int, now: int) -> SessionStatus:
-    """How far the work on a session has come, and what it waits for."""
+    """Return the watermarks of a session and the state of its tasks."""
     statement = select(tasks).where(tasks.c.owner == owner, tasks.c.subject == session).order_by(tasks.c.kind)
     rows = connection.execute(statement).all()
     upto = {row.kind: row.upto for row in rows}
@@ -172,7 +184,7 @@ def status(connection: Connection, owner: UUID, session: UUID, last_seq: int, no
 
 
 def _indexed_upto(connection: Connection, owner: UUID, session: UUID, words: int) -> int:
-    """Turns have their vectors up to the first passage that still waits for one."""
+    """Return the last turn before the first passage without a vector."""
     statement = select(func.min(passages.c.seq)).where(
         passages.c.owner == owner, passages.c.source == session, passages.c.embedder.is_(None)
     )
@@ -203,7 +215,7 @@ def _held(claim: Claim) -> ColumnElement[bool]:
 
 
 def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
-    """Change the task as long as we hold it; False if we do not."""
+    """Change the task if this worker has its lease; return whether it has."""
     return connection.execute(update(tasks).where(_held(claim)).values(**values)).rowcount == 1
 
 

@@ -1,4 +1,4 @@
-"""The verbatim log: turns in, turns out. Nothing but a forget or the store's retention ever removes one."""
+"""The turns of sessions: append and read. Only a forget or the store's retention removes turns."""
 
 from __future__ import annotations
 
@@ -23,19 +23,22 @@ _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 _SHOWN = [column for column in _WITHOUT_PAYLOAD if column.name not in ("owner", "session", "event_at", "content")]
 
 PAGE_CHARS = 16_000_000
-"""Characters of contents and payloads that one page holds; a page always holds one turn."""
+"""The most characters of contents and payloads in one page; a page always has at least one turn."""
 
 
 def send_contents(
     connection: Connection, owner: UUID, session: UUID, ids: Sequence[str]
 ) -> Pending[dict[str, dict[str, Any]]]:
-    """What a session holds under the ids that writers gave, to tell a retry from a clash."""
+    """Send for the stored turns with these ids, to tell a retry from a conflict.
+
+    The result has the columns of `content_of` by turn id.
+    """
     rows = _BY_IDS.send(connection, owner=owner, session=session, ids=texts(connection, ids))
     return lambda: {row.turn_id: {name: getattr(row, name) for name in _CONTENT} for row in rows()}
 
 
 def content_of(turn: TurnIn) -> dict[str, Any]:
-    """The columns that make two turns the same. Times are not among them: a retry may restate them."""
+    """Return the columns that must be equal for a retry. Times are not among them, as a retry may have another time."""
     values = (turn.role, turn.name, turn.kind, turn.group, turn.content, turn.payload, turn.noted_by)
     return dict(zip(_CONTENT, values, strict=True))
 
@@ -46,7 +49,7 @@ def append(connection: Connection, owner: UUID, session: UUID, rows: Sequence[di
 
 
 def rows_of(batch: Sequence[tuple[TurnIn, int]], *, after: int, visibility: Reach, now: int) -> list[dict[str, Any]]:
-    """Turns with their token counts as rows of a session, numbered from `after` on."""
+    """Return turns with their token counts as rows of a session, numbered from `after + 1` on."""
     rows: list[dict[str, Any]] = []
     for seq, (turn, tokens) in enumerate(batch, after + 1):
         created_at = now if turn.created_at is None else to_micros(turn.created_at)
@@ -60,14 +63,14 @@ def rows_of(batch: Sequence[tuple[TurnIn, int]], *, after: int, visibility: Reac
                 "visibility": int(visibility),
                 "created_at": created_at,
                 "utc_offset": int(offset.total_seconds() // 60) if offset else 0,
-                "event_at": min(created_at, now),  # a clock that runs ahead must not outrank the present
+                "event_at": min(created_at, now),  # a clock that runs ahead must not rank above the present
             }
         )
     return rows
 
 
 class Reading(NamedTuple):
-    """How contents are read: whole up to `most` characters; of a longer one head and tail, without secrets."""
+    """How contents are read: whole up to `most` characters, otherwise head and tail, redacted."""
 
     most: int
     redact: Callable[[str], str]
@@ -77,7 +80,7 @@ class Reading(NamedTuple):
         return {"most": self.most, "end": excerpts.end_of(self.most)}
 
     def turn(self, row: AnyRow) -> Turn:
-        """A row as the contract shows it, marked where its content was not read whole."""
+        """Return a row as a model of the contract, with `cut` set if its content was not read whole."""
         turn = to_turn(row)
         if not excerpts.is_cut(row):
             return turn
@@ -85,7 +88,7 @@ class Reading(NamedTuple):
 
 
 def newest(connection: Connection, owner: UUID, session: UUID, limit: int, reading: Reading) -> list[Turn]:
-    """The newest turns of a session, oldest first, erased ones left out."""
+    """Return the newest turns of a session that are not erased, oldest first."""
     values = {"owner": owner, "session": session, "limit": limit, **reading.values}
     rows = _NEWEST.all(connection, **values, reach=limit)
     if len(rows) < limit and (not rows or rows[-1].seq > 1):  # some of the last are erased
@@ -114,13 +117,13 @@ def fitting(
 
 
 def newest_of_user(connection: Connection, owner: UUID, session: UUID, reach: int, reading: Reading) -> Turn | None:
-    """The last turn that the user said among the newest `reach` turns; None if there is none."""
+    """Return the last message of the user among the newest `reach` turns, or None."""
     rows = _NEWEST_OF_USER.all(connection, owner=owner, session=session, reach=reach, **reading.values)
     return reading.turn(rows[0]) if rows else None
 
 
 def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limit: int, *, payload: bool) -> list[Turn]:
-    """Turns from `from_seq` on, oldest first. Erased ones keep their place, without content."""
+    """Return turns from `from_seq` on, oldest first, with erased ones as turns without content."""
     columns = turns.c if payload else _WITHOUT_PAYLOAD
     statement = (
         select(*columns)
@@ -132,8 +135,8 @@ def page(connection: Connection, owner: UUID, session: UUID, from_seq: int, limi
 
 
 def to_turn(row: AnyRow) -> Turn:
-    """A row as the contract shows it."""
-    return Turn.model_construct(  # validated when it was written; validating again took 4 of 6 ms of a window
+    """Return a row as a model of the contract."""
+    return Turn.model_construct(  # validated at the write; validating again took 4 of the 6 ms of a window
         id=row.turn_id or "",
         seq=row.seq,
         role=row.role,
@@ -154,8 +157,8 @@ def to_turn(row: AnyRow) -> Turn:
 _SESSION = and_(turns.c.owner == bindparam("owner"), turns.c.session == bindparam("session"))
 _INSERT = Prepared(insert(turns).values({name: bindparam(name) for name in _INSERTED}))
 _EVERY = 2**62
-# Postgres underrates how many rows one session has: without a bound it reads and sorts all turns of one that is a large
-# part of the table.
+# Postgres underestimates the number of rows of one session: without a bound it reads and sorts all turns of a session
+# that is a large part of the table.
 _BOUND = (
     select(sessions.c.last_seq - bindparam("reach", type_=BigInteger))
     .where(sessions.c.owner == bindparam("owner"), sessions.c.session == bindparam("session"))
