@@ -11,7 +11,8 @@ import pytest
 from sqlalchemy import Connection, Select, func, literal, select, text
 
 from threefold.errors import Unavailable
-from threefold_server.storage.engine.database import READERS, Database
+from threefold_server.settings import DATABASE_THREADS
+from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.deadline import Lane, allowed
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +39,7 @@ def one(connection: Connection) -> int:
 async def test_read_ends_at_its_deadline_and_frees_its_thread(database_url: str) -> None:
     allowed.set(0.2)
     with closing(Database(database_url)) as database:
-        for _ in range(READERS + 1):
+        for _ in range(DATABASE_THREADS + 1):
             with pytest.raises(Unavailable) as late:
                 await database.read("system", endless)
             assert "outcome" not in late.value.details
@@ -51,7 +52,7 @@ async def test_cancelled_reads_free_their_threads(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         assert await database.read("system", one) == 1
         async with anyio.create_task_group() as group:
-            for _ in range(2 * READERS):
+            for _ in range(2 * DATABASE_THREADS):
                 group.start_soon(database.read, "system", endless)
             await anyio.sleep(0.1)
             group.cancel_scope.cancel()
@@ -82,7 +83,7 @@ async def test_cancelled_read_keeps_its_connection_to_postgres(postgres_url: str
 async def test_readiness_does_not_wait_for_other_threads(database_url: str) -> None:
     with closing(Database(database_url)) as database:
         async with anyio.create_task_group() as group:
-            for _ in range(READERS):
+            for _ in range(DATABASE_THREADS):
                 group.start_soon(database.read, "system", endless)
             await anyio.sleep(0.1)
             assert await database.probe("system", one, 30) == 1

@@ -14,8 +14,11 @@ from sqlalchemy import Connection, literal, select
 
 from fixtures.consolidation import until
 from threefold.errors import Unavailable
-from threefold_server.storage.engine.database import READERS, SHARE, Database
+from threefold_server.settings import DATABASE_THREADS
+from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.deadline import allowed
+
+SHARE = DATABASE_THREADS - 1
 
 pytestmark = pytest.mark.anyio
 
@@ -52,20 +55,21 @@ async def refused(call: Callable[[], Awaitable[object]]) -> Unavailable:
     return refusal.value
 
 
-async def test_owner_leaves_a_thread_to_others(database_url: str) -> None:
+@pytest.mark.parametrize("threads", [2, DATABASE_THREADS, 7])
+async def test_owner_leaves_a_thread_to_others(database_url: str, threads: int) -> None:
     blocked = Blocked()
     heavy = uuid4()
-    with closing(Database(database_url)) as database:
+    with closing(Database(database_url, threads=threads)) as database:
         async with anyio.create_task_group() as group:
-            for _ in range(3 * READERS):
+            for _ in range(3 * threads):
                 group.start_soon(database.read, heavy, blocked)
-            await until(lambda: blocked.running == SHARE)
-            for _ in range(3 * READERS):
+            await until(lambda: blocked.running == threads - 1)
+            for _ in range(3 * threads):
                 assert await database.read(uuid4(), one) == 1
             assert await database.read("system", one) == 1
-            assert blocked.running == SHARE
+            assert blocked.running == threads - 1
             blocked.let_go()
-        assert blocked.running == 3 * READERS
+        assert blocked.running == 3 * threads
         await database.aclose()
 
 
@@ -94,14 +98,14 @@ async def test_abandoned_call_holds_its_share_until_its_thread_is_free(database_
     with closing(Database(database_url)) as database:
         for _ in range(2):
             async with anyio.create_task_group() as group:
-                for _ in range(2 * READERS):
+                for _ in range(2 * DATABASE_THREADS):
                     group.start_soon(database.read, owner, blocked)
                 await until(lambda: blocked.running == SHARE)
                 group.cancel_scope.cancel()
             assert await database.read(uuid4(), one) == 1
             assert blocked.running == SHARE
         blocked.let_go()
-        assert [await database.read(owner, one) for _ in range(2 * READERS)] == [1] * 2 * READERS
+        assert [await database.read(owner, one) for _ in range(2 * DATABASE_THREADS)] == [1] * 2 * DATABASE_THREADS
         await database.aclose()
 
 
@@ -109,10 +113,10 @@ async def test_background_reads_leave_all_readers_free(database_url: str) -> Non
     blocked = Blocked()
     with closing(Database(database_url)) as database:
         async with anyio.create_task_group() as group:
-            for _ in range(READERS):
+            for _ in range(DATABASE_THREADS):
                 group.start_soon(partial(database.read, uuid4(), blocked, background=True))
             await until(lambda: blocked.running > 0)
-            for _ in range(2 * READERS):
+            for _ in range(2 * DATABASE_THREADS):
                 assert await database.read(uuid4(), one) == 1
             blocked.let_go()
         await database.aclose()

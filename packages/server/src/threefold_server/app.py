@@ -115,7 +115,9 @@ async def open_service(
     if settings.embedded:
         await anyio.to_thread.run_sync(migrate.upgrade, settings.url)
     async with AsyncExitStack() as stack:
-        database = Database(settings.url)
+        database = Database(
+            settings.url, threads=settings.database_threads, background_threads=settings.background_threads
+        )
         stack.push_async_callback(database.aclose)
         await database.read("system", _check_database)
         metrics = metrics or Metrics()

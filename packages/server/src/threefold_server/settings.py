@@ -22,6 +22,9 @@ MIN_SECRET_BYTES = 32  # the length of the hash of HS256
 PUBLIC_KEY_ALGORITHMS = frozenset("RS256 RS384 RS512 PS256 PS384 PS512 ES256 ES384 ES512 EdDSA".split())
 SECRET_ALGORITHMS = frozenset({"HS256", "HS384", "HS512"})
 HOST = re.compile(r"[a-z0-9_-][a-z0-9._-]*|[0-9a-f:.]*:[0-9a-f:.]*")
+DATABASE_THREADS = 4
+"""Two cores and 2: on two cores, more threads only competed for the interpreter lock."""
+BACKGROUND_THREADS = 2
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -167,6 +170,14 @@ class Settings(BaseSettings):
         description="Extract facts from turns; unset: if a model is set and the [mem0] extra is installed.",
     )
 
+    database_threads: int = Field(
+        default=DATABASE_THREADS,
+        ge=2,
+        description="Threads for reads, and as many for writes; on Postgres each has a connection.",
+    )
+    background_threads: int = Field(
+        default=BACKGROUND_THREADS, ge=1, description="Database threads of background work, each with a connection."
+    )
     consolidate: bool = Field(default=True, description="Do background work in the processes of `serve`.")
     consolidators: int = Field(
         default=2, ge=1, description="Sessions that background work handles at once, per process and kind of work."

@@ -23,7 +23,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
 
 from threefold.errors import Unavailable
-from threefold_server.settings import sqlite_url
+from threefold_server.settings import BACKGROUND_THREADS, DATABASE_THREADS, sqlite_url
 from threefold_server.storage.engine.deadline import LONG_SECONDS, SNAPSHOT_SECONDS, Lane, allowed, current, not_in_time
 from threefold_server.storage.engine.group_commit import GroupCommit
 from threefold_server.storage.engine.prepared import Pending, Prepared
@@ -38,9 +38,6 @@ T = TypeVar("T")
 RowScope = UUID | Literal["system"]
 """Whose rows a transaction may touch: those of one owner, or with "system" those of all owners."""
 
-READERS = 4  # two cores + 2: on 2 cores, more threads only competed for the interpreter lock
-BACKGROUND = 2
-SHARE = READERS - 1  # threads that one owner may hold: its slow calls leave a thread for all other owners
 PROBES = 1  # readiness has a thread and a connection of its own
 BUSY_TIMEOUT_MS = 5_000  # wait for a lock that another process holds; writes of a service wait less (group_commit)
 INTERRUPT_STEPS = 20_000
@@ -81,19 +78,33 @@ the server."""
 class Database:
     """The database of one deployment. It connects at the first call; `close()` closes all connections."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(
+        self, url: str, *, threads: int = DATABASE_THREADS, background_threads: int = BACKGROUND_THREADS
+    ) -> None:
+        """Prepare engines and threads.
+
+        Args:
+            url: A SQLite or Postgres URL.
+            threads: Threads for reads, and as many for writes. One owner may hold all but one of them, so that its
+                slow calls leave a thread to all other owners.
+            background_threads: Threads of background work.
+
+        Raises:
+            ValueError: The URL is of another kind of database.
+        """
         self.url = _normalise(url)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self._liveness: Liveness | None = None
         if self.is_sqlite:
-            self._reader = _sqlite_engine(self.url, READERS + BACKGROUND + PROBES)
+            self._reader = _sqlite_engine(self.url, threads + background_threads + PROBES)
         else:
-            self._reader, self._liveness = _postgres_engine(self.url, _pooled(url))
+            connections = 2 * threads + background_threads + PROBES
+            self._reader, self._liveness = _postgres_engine(self.url, connections, pooled=_pooled(url))
         self._writer = _sqlite_engine(self.url, 1, begin="BEGIN IMMEDIATE") if self.is_sqlite else self._reader
         self._pipeliner = self._reader.execution_options(isolation_level="AUTOCOMMIT")
         self._group = GroupCommit(self._writer, self._errors_translated) if self.is_sqlite else None
-        self._readers, self._writers = Lane(READERS, share=SHARE), Lane(READERS, share=SHARE)
-        self._background, self._probes = Lane(BACKGROUND), Lane(PROBES)
+        self._readers, self._writers = Lane(threads, share=threads - 1), Lane(threads, share=threads - 1)
+        self._background, self._probes = Lane(background_threads), Lane(PROBES)
 
     async def read(
         self,
@@ -374,7 +385,7 @@ def _is_late() -> bool:
     return deadline is not None and deadline.passed
 
 
-def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
+def _postgres_engine(url: URL, connections: int, *, pooled: bool) -> tuple[Engine, Liveness]:
     from pgvector.psycopg import register_vector
     from psycopg import Connection as PsycopgConnection
     from psycopg import Error as PsycopgError
@@ -384,7 +395,7 @@ def _postgres_engine(url: URL, pooled: bool) -> tuple[Engine, Liveness]:
 
     engine = create_engine(
         url,
-        pool_size=READERS * 2 + BACKGROUND + PROBES,
+        pool_size=connections,
         max_overflow=0,
         hide_parameters=True,  # a traceback must not contain texts of memories
         pool_timeout=5,
