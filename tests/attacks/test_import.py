@@ -148,7 +148,7 @@ def test_no_row_gets_in_that_a_save_would_refuse(honest: Rows, admin: MemoryClie
 def post_raw(admin: MemoryClient, rows: Rows) -> None:
     """As a program would that writes the body itself: NaN included."""
     body = json.dumps({"user": "ana", "rows": rows}).encode()
-    admin.send(Call("POST", "/v1/admin/import", ImportReceipt, body=body, pace="long"))
+    admin.send(Call("POST", "/v1/admin/import", ImportReceipt, body=body, deadline="long"))
 
 
 def test_sources_beyond_their_session_are_refused(honest: Rows, admin: MemoryClient) -> None:

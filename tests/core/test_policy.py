@@ -140,15 +140,15 @@ def test_other_errors_are_not_counted() -> None:
 def test_explicit_mode_beats_the_mode_of_the_store(explicit: str | None, store: str | None, mode: str) -> None:
     policy = Policy(failure_mode="strict" if explicit == "strict" else "soft" if explicit else None)
     if store:
-        policy.learn("origin", StorePolicy(failure_mode="strict" if store == "strict" else "soft"))
+        policy.remember_store("origin", StorePolicy(failure_mode="strict" if store == "strict" else "soft"))
     assert policy.failure_mode("origin") == mode
 
 
 def test_policy_of_one_store_does_not_apply_to_another() -> None:
     policy = Policy()
-    policy.learn("one", StorePolicy(failure_mode="strict"))
+    policy.remember_store("one", StorePolicy(failure_mode="strict"))
     assert policy.failure_mode("other") == "soft"
-    assert not policy.knows("other")
+    assert not policy.knows_store("other")
 
 
 def test_counters_are_thread_safe() -> None:

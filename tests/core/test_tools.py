@@ -363,7 +363,7 @@ def test_facts_saved_by_kagent_expire(fake: FakeService, store_says: float | Non
     fake.store = StorePolicy(default_expiry_days=store_says)
     session = MemorySession(fake.client(), "s")
     whoami = session.whoami()
-    session.policy.learn(session.key.origin, whoami.store)
+    session.policy.remember_store(session.key.origin, whoami.store)
     fake.fault = answer(200, json.dumps(SAVED))
     arguments = {"content": "Ann likes tea"}
     assert run_tool(session, "save_memory", arguments, profile_tools("kagent", whoami)) == "Saved as f1."

@@ -152,7 +152,9 @@ def test_soft_continues_after_a_refusal_and_counts_it(line: Line) -> None:
 def test_store_may_require_strict(line: Line) -> None:
     policy = Policy()
     client = client_of(line)
-    policy.learn(client.origin, client_of(line, "ana").whoami().store.model_copy(update={"failure_mode": "strict"}))
+    policy.remember_store(
+        client.origin, client_of(line, "ana").whoami().store.model_copy(update={"failure_mode": "strict"})
+    )
     line.is_cut = True
     with pytest.raises(MemoryAborted):
         crew_that(Script(), memory_of(line, policy=policy)).kickoff(inputs("Hello."))

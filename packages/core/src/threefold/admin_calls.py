@@ -1,4 +1,4 @@
-"""The operations of an administrator as data, like those of `calls`."""
+"""The operations of an administrator as data, in the form of `calls`."""
 
 from __future__ import annotations
 
@@ -34,54 +34,67 @@ class AdminListOptions(TypedDict, total=False):
     """Options of `list`, as in `AdminListRequest`."""
 
     user: str | None
+    """Only the memories of this user (default: of all owners)."""
     self_agent: str | None
+    """Only the memories of this agent that acts for itself."""
     kinds: Sequence[Literal["fact", "turn"]]
+    """The kinds to return (default: both)."""
     cursor: str | None
+    """`next_cursor` of the previous page."""
     limit: int
+    """Memories per page, 0 to 1,000 (default 50)."""
 
 
 class AdminForgetOptions(TypedDict, total=False):
     """Options of `forget`, as in `AdminForgetRequest`: exactly one selector."""
 
     user: str | None
+    """Selector: everything of one user."""
     self_agent: str | None
+    """Selector: everything of one agent that acts for itself."""
     source: WideSource | Mapping[str, Any] | None
+    """Selector: everything that came from one tool or agent, of all owners."""
     since: datetime | None
+    """With `source`: only what was written at this time or later; needs an offset."""
     everything: bool
+    """Selector: the memory of every owner of the store."""
     dry_run: bool
+    """Count without erasing (default false)."""
 
 
 def owners(*, cursor: str | None = None, limit: int | None = None) -> Call[OwnerPage]:
-    """One page of those who have a memory here."""
-    return Call("GET", "/v1/admin/owners", OwnerPage, given(cursor=cursor, limit=limit), pace="long")
+    """Return one page of the owners that have a memory in the store."""
+    return Call("GET", "/v1/admin/owners", OwnerPage, given(cursor=cursor, limit=limit), deadline="long")
 
 
 def usage() -> Call[StoreUsage]:
-    """What the whole store holds."""
-    return Call("GET", "/v1/admin/usage", StoreUsage, pace="long")
+    """Return counts of everything in the store."""
+    return Call("GET", "/v1/admin/usage", StoreUsage, deadline="long")
 
 
 def list_memories(**options: Unpack[AdminListOptions]) -> Call[MemoryPage]:
-    """One page of the memories of one owner or of everybody."""
-    return Call("POST", "/v1/admin/list", MemoryPage, body=json_body(checked(AdminListRequest, **options)), pace="long")
+    """Return one page of the memories of one owner or of all."""
+    return Call(
+        "POST", "/v1/admin/list", MemoryPage, body=json_body(checked(AdminListRequest, **options)), deadline="long"
+    )
 
 
 def forget(**selector: Unpack[AdminForgetOptions]) -> Call[ForgetReceipt]:
-    """Erase one owner, one source, or everything; a second arrival finds nothing left."""
+    """Erase one owner, one source, or everything. Repeatable: a second arrival finds nothing left."""
     body = json_body(checked(AdminForgetRequest, **selector))
-    return Call("POST", "/v1/admin/forget", ForgetReceipt, body=body, pace="long")
+    return Call("POST", "/v1/admin/forget", ForgetReceipt, body=body, deadline="long")
 
 
 def rename(user: str, to: str) -> Call[RenameReceipt]:
-    """Give one user's memory to a name that has none; a second arrival would find nothing to rename."""
+    """Rename a user. Not repeatable: a second arrival would find nothing to rename."""
     body = json_body(checked(RenameRequest, user=user, to=to))
-    return Call("POST", "/v1/admin/rename", RenameReceipt, body=body, pace="long", repeatable=False)
+    return Call("POST", "/v1/admin/rename", RenameReceipt, body=body, deadline="long", repeatable=False)
 
 
 def export(*, user: str | None = None, self_agent: str | None = None) -> Call[ArchiveHead]:
-    """An archive, whose first line says whose it is."""
-    whose = checked(OneOwner, user=user, self_agent=self_agent)
-    return Call("GET", "/v1/admin/export", ArchiveHead, given(**whose.model_dump()), pace="long")
+    """Return an archive; its first line names the owner."""
+    owner = checked(OneOwner, user=user, self_agent=self_agent)
+    return Call("GET", "/v1/admin/export", ArchiveHead, given(**owner.model_dump()), deadline="long")
 
 
 def load(
@@ -91,27 +104,27 @@ def load(
     self_agent: str | None = None,
     trust_archive: bool = False,
 ) -> Call[ImportReceipt]:
-    """Rows of an archive; a second arrival adds nothing."""
+    """Import rows of an archive. Repeatable: a second arrival adds nothing."""
     trusted = given(trust_archive=trust_archive or None)
     body = json_body(checked(ImportRequest, user=user, self_agent=self_agent, rows=rows, **trusted))
-    return Call("POST", "/v1/admin/import", ImportReceipt, body=body, pace="long")
+    return Call("POST", "/v1/admin/import", ImportReceipt, body=body, deadline="long")
 
 
 def keys() -> Call[KeyList]:
-    """Every key of the store."""
-    return Call("GET", "/v1/admin/keys", KeyList, pace="long")
+    """Return every key of the store."""
+    return Call("GET", "/v1/admin/keys", KeyList, deadline="long")
 
 
 def revoke_key(key_id: str) -> Call[KeyInfo]:
-    """Revoke a key; a second arrival would find it revoked."""
+    """Revoke a key. Not repeatable: a second arrival would answer that there is no such live key."""
     return Call("DELETE", f"/v1/admin/keys/{quote(checked_id('key_id', key_id), safe='')}", KeyInfo, repeatable=False)
 
 
 def audit(*, cursor: str | None = None, limit: int | None = None) -> Call[AuditPage]:
-    """One page of the audit."""
-    return Call("GET", "/v1/admin/audit", AuditPage, given(cursor=cursor, limit=limit), pace="long")
+    """Return one page of the audit."""
+    return Call("GET", "/v1/admin/audit", AuditPage, given(cursor=cursor, limit=limit), deadline="long")
 
 
 def verify_audit(head: str | None = None) -> Call[AuditCheck]:
-    """Whether the chain of the audit is whole."""
-    return Call("GET", "/v1/admin/audit/verify", AuditCheck, given(head=head), pace="long")
+    """Return whether the chain of the audit is whole."""
+    return Call("GET", "/v1/admin/audit/verify", AuditCheck, given(head=head), deadline="long")

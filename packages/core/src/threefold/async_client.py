@@ -307,7 +307,8 @@ class AsyncMemoryClient(Endpoint):
             session_id: The session that the fact belongs to; needed for visibility `session`.
             **options: `visibility` (default `user`), `shared` (readable by all users; needs the right),
                 `expires_in_days` (more than 0, at most 36,500; default: the setting of the store), `pinned` (never
-                expires), `metadata` (at most 16,384 bytes of JSON).
+                expires), `metadata` (at most 16,384 bytes of JSON), `noted_by` (`assistant` or `tool` if the user did
+                not state the fact; it lowers the trust).
 
         Returns:
             The fact as stored, with its id.
@@ -340,8 +341,9 @@ class AsyncMemoryClient(Endpoint):
 
         Args:
             fact_id: The id of the current version.
-            **options: `text`, `pinned`, `expires_in_days` (from now), `metadata` (replaces all of it). A field that
-                is not given stays as it is.
+            **options: `text`, `pinned`, `expires_in_days` (from now), `metadata` (replaces all of it), `noted_by`
+                (`assistant` or `tool` if the user did not state the change). A field that is not given stays as it
+                is.
 
         Returns:
             The current version; its id is new if the text changed.
@@ -350,7 +352,7 @@ class AsyncMemoryClient(Endpoint):
             InvalidRequest: A field is wrong; the message names it.
             NotFound: There is no such fact, or it is not visible to this identity.
             Conflict: `fact_id` is a superseded version; `details["superseded_by"]` is the id of the next one.
-            Forbidden: The fact is shared and this identity may not share.
+            Forbidden: The fact is shared and this identity may not share, or the fact has more trust than `noted_by`.
             QuotaExceeded: The user has stored as much as the store allows.
         """
         return await self.send(calls.update_fact(fact_id, **options))

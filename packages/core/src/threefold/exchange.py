@@ -98,7 +98,7 @@ class Exchange(Generic[R]):
         """The model that the answer holds, or the error that it means."""
         if isinstance(outcome, httpx.RequestError):
             raise Unreachable(f"no answer from {self._url}: {_reason(outcome)}")
-        if 200 <= outcome.status < 300 or outcome.status == self._call.also:
+        if 200 <= outcome.status < 300 or outcome.status == self._call.success_status:
             reply = _parsed(self._call.reply, outcome.content)
             if reply is not None:
                 return reply
@@ -116,7 +116,7 @@ class Exchange(Generic[R]):
         if isinstance(outcome, httpx.RequestError):
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             return self._call.repeatable or unsent
-        return self._call.repeatable and outcome.status in PASSING - {self._call.also}
+        return self._call.repeatable and outcome.status in PASSING - {self._call.success_status}
 
 
 def is_settled(status: SessionStatus, pause: float, left: float) -> bool:

@@ -1,4 +1,4 @@
-"""What to do when the service does not answer: mode, breaker, spool, tail, counters. One guard for all plugins."""
+"""What a session does in an outage: failure mode, circuit breaker, spool, tails and counters."""
 
 from __future__ import annotations
 
@@ -21,40 +21,48 @@ from threefold.turn_groups import group_turns, newest_user_turn
 FailureMode = Literal["soft", "strict"]
 
 OUTAGE = (Unreachable, Unavailable)
-"""Nobody is served. Any other failure may be one call's own, so that the next one is worth a try."""
+"""Errors after which no call is served. Other failures may concern one call only, so the next call is tried."""
 
-THRESHOLD = 2  # outages in a row that open the breaker
-COOL_DOWN = 5.0  # seconds until it lets one call through again
-FLUSH_SECONDS = 5.0  # for a run that is being cancelled; what is not sent by then waits for a later one
+THRESHOLD = 2  # failed calls in a row that open the breaker
+COOL_DOWN = 5.0  # seconds until an open breaker lets one call through
+FLUSH_SECONDS = 5.0  # seconds that a cancelled run may still send; a later run sends the rest
 TAIL_TURNS = 30
 TAIL_SESSIONS = 256
-LARGE_GROUP = 10  # tails that the newest group alone may fill
+LARGE_GROUP = 10  # the newest group may have this many times TAIL_TURNS turns
 KNOWN_IDENTITIES = 1_024
-TAIL_CHARS = 8_000  # of one turn: 256 sessions of 30 such turns are 60 MB at most
+TAIL_CHARS = 8_000  # of one turn; 256 sessions of 30 such turns are 60 MB at most
 
 log = logging.getLogger("threefold")
 
 
 @dataclass
 class Stats:
-    """What became of the calls and turns of one policy. Read it at any time."""
+    """Counters of the calls and turns of one policy; any thread may read them at any time."""
 
     outages: int = 0
-    """Calls that the service did not serve, tried or not."""
+    """Calls that failed in an outage, or were not tried because the breaker was open."""
     refusals: int = 0
-    """Calls that were wrong or not allowed: look at the log."""
+    """Calls that the service refused; the log says why."""
     spooled: int = 0
-    """Turns that had to wait for the service."""
+    """Turns that the call that recorded them could not send; they were put into the spool."""
     replayed: int = 0
-    """Turns that were sent by a later call than their own."""
+    """Turns from the spool that a later call has sent."""
     dropped: int = 0
-    """Turns that are lost: refused, or no room to wait."""
+    """Turns that are lost, because the service refused them or the spool was full."""
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
     def add(
         self, *, outages: int = 0, refusals: int = 0, spooled: int = 0, replayed: int = 0, dropped: int = 0
     ) -> None:
-        """Count."""
+        """Add to the counters.
+
+        Args:
+            outages: Added to `outages`.
+            refusals: Added to `refusals`.
+            spooled: Turns, added to `spooled`.
+            replayed: Turns, added to `replayed`.
+            dropped: Turns, added to `dropped`.
+        """
         with self._lock:
             self.outages += outages
             self.refusals += refusals
@@ -64,7 +72,16 @@ class Stats:
 
 
 class CircuitBreaker:
-    """Opens after `threshold` outages in a row; then lets one call per `cool_down` seconds try again."""
+    """Switch that stops calls to a service that does not answer.
+
+    It opens after `threshold` failed calls in a row. While it is open, one call per `cool_down` seconds is tried; the
+    first one that is answered closes it.
+
+    Args:
+        threshold: Failed calls in a row that open the breaker (default 2).
+        cool_down: Seconds until an open breaker lets one call through (default 5).
+        clock: Returns the seconds of a monotonic clock.
+    """
 
     def __init__(
         self,
@@ -80,7 +97,13 @@ class CircuitBreaker:
         self._lock = threading.Lock()
 
     def check(self) -> None:
-        """Pass, or raise `CircuitOpen`. A probe that never reports back, being cancelled, only costs one cool-down."""
+        """Let a call through.
+
+        A call that is let through by an open breaker and then cancelled delays the next try by one cool-down.
+
+        Raises:
+            CircuitOpen: The breaker is open and its cool-down is not over.
+        """
         with self._lock:
             if self._failures < self._threshold:
                 return
@@ -90,19 +113,19 @@ class CircuitBreaker:
             self._next_try = self._clock() + self._cool_down
 
     def succeeded(self) -> None:
-        """The service answered, if only to refuse."""
+        """Note that the service answered a call, even with a refusal, and close the breaker."""
         with self._lock:
             self._failures = 0
 
     def failed(self) -> None:
-        """The service did not answer, or could not."""
+        """Note that the service did not answer a call, or could not serve it."""
         with self._lock:
             self._failures += 1
             self._next_try = self._clock() + self._cool_down
 
 
 class Tails:
-    """The newest turns of each session seen here, for a recall that the service cannot serve."""
+    """The newest turns of the sessions of this process, for recalls in an outage."""
 
     def __init__(self, turns: int = TAIL_TURNS, sessions: int = TAIL_SESSIONS) -> None:
         self._turns = turns
@@ -111,7 +134,7 @@ class Tails:
         self._lock = threading.Lock()
 
     def extend(self, key: SessionKey, turns: Iterable[Turn]) -> None:
-        """Add turns; a turn that is there already keeps its place."""
+        """Add turns; a turn that is present keeps its position."""
         with self._lock:
             tail = self._tails.setdefault(key, {})
             self._tails.move_to_end(key)
@@ -123,24 +146,27 @@ class Tails:
                 self._tails.popitem(last=False)
 
     def seed(self, key: SessionKey, turns: Iterable[Turn]) -> None:
-        """Take over what the service knows of a session that is new here."""
+        """Add turns of a session that has no tail yet."""
         if not self.read(key):
             self.extend(key, turns)
 
     def read(self, key: SessionKey) -> list[Turn]:
-        """The turns, oldest first."""
+        """Return the turns of a session, oldest first."""
         with self._lock:
             return list(self._tails.get(key, {}).values())
 
     def forget_user(self, key: SessionKey) -> None:
-        """Drop every tail of this user: after an erasure none may show what went."""
+        """Delete the tails of this user, because they may contain turns that were erased."""
         with self._lock:
             for other in [other for other in self._tails if other[:2] == key[:2]]:
                 del self._tails[other]
 
 
 def _beyond(tail: Sequence[Turn], limit: int) -> Iterator[str]:
-    """The ids of the oldest whole groups that a tail can do without; a newest group that is far too large is none."""
+    """Yield the ids of the oldest groups that exceed `limit` turns, without the newest user turn.
+
+    The newest group is included only if it exceeds `LARGE_GROUP` times the limit.
+    """
     left = len(tail)
     newest_user = newest_user_turn(tail) if limit else None
     groups = group_turns(tail)
@@ -154,7 +180,15 @@ def _beyond(tail: Sequence[Turn], limit: int) -> Iterator[str]:
 
 
 class Policy:
-    """Failure mode, breaker, spool, tails and counters: one per plugin, shared by its sessions, threads and loops."""
+    """What sessions do in an outage. One policy is shared by the sessions, threads and event loops of a program.
+
+    Args:
+        failure_mode: `soft` goes on without memory, `strict` raises. None (default) takes the mode that the store asks
+            for, which is soft until the store has been asked.
+        breaker: Stops calls to a service that does not answer (default: `CircuitBreaker()`).
+        spool: Keeps unsent writes (default: `MemorySpool()`, which is lost with the process).
+        tail_turns: Turns kept per session for recalls in an outage (default 30), for at most 256 sessions.
+    """
 
     def __init__(
         self,
@@ -174,37 +208,70 @@ class Policy:
         self._stamps = Stamps()
 
     def failure_mode(self, origin: str) -> FailureMode:
-        """Explicit, else what the store asks for, else soft."""
+        """Return the failure mode for the store behind a client.
+
+        Args:
+            origin: `MemoryClient.origin`.
+
+        Returns:
+            The mode of this policy if it was given, else the mode that the store asks for, else `soft`.
+        """
         return self._failure_mode or self.store(origin).failure_mode
 
     def store(self, origin: str) -> StorePolicy:
-        """The store's policy as far as known."""
+        """Return the policy of a store, or the default policy if the store has not been asked.
+
+        Args:
+            origin: `MemoryClient.origin`.
+        """
         return self._stores.get(origin, StorePolicy())
 
-    def knows(self, origin: str) -> bool:
-        """Whether there is nothing to ask the store: it was asked, or the mode is given here."""
+    def knows_store(self, origin: str) -> bool:
+        """Return True if the store need not be asked: it was asked, or this policy has an explicit failure mode.
+
+        Args:
+            origin: `MemoryClient.origin`.
+        """
         return self._failure_mode is not None or origin in self._stores
 
-    def learn(self, origin: str, store: StorePolicy) -> None:
-        """Remember a store's policy."""
+    def remember_store(self, origin: str, store: StorePolicy) -> None:
+        """Remember the policy of a store.
+
+        Args:
+            origin: `MemoryClient.origin`.
+            store: The policy, as `whoami` returned it.
+        """
         self._stores[origin] = store
 
-    def meet(self, key: SessionKey, whoami: WhoAmI) -> None:
-        """Remember what the service said about a user and agent, and what the store asks of its clients."""
-        self.learn(key.origin, whoami.store)
+    def remember_identity(self, key: SessionKey, whoami: WhoAmI) -> None:
+        """Remember the verified identity of a user and agent, and the policy of their store.
+
+        Args:
+            key: A session of the user and agent.
+            whoami: The answer of the service. The newest 1,024 identities are kept.
+        """
+        self.remember_store(key.origin, whoami.store)
         self._identities[key[:3]] = whoami
 
-    def met(self, key: SessionKey) -> WhoAmI | None:
-        """What the service said about a user and agent, if it was asked."""
+    def known_identity(self, key: SessionKey) -> WhoAmI | None:
+        """Return the verified identity of a user and agent, or None if the service has not been asked.
+
+        Args:
+            key: A session of the user and agent.
+        """
         return self._identities.get(key[:3])
 
     def stamp(self) -> str:
-        """The name of the next entry."""
+        """Return the name of the next entry of the spool."""
         return self._stamps.next()
 
     @contextmanager
     def call(self) -> Generator[None]:
-        """Around each call: fails at once while the breaker is open, tells outages from refusals, counts both."""
+        """Guard one call: count and log its failure, and tell the breaker.
+
+        Raises:
+            CircuitOpen: The breaker is open, so the call is not made.
+        """
         try:
             self.breaker.check()
             yield
@@ -214,24 +281,37 @@ class Policy:
         self.breaker.succeeded()
 
     def refused(self, error: ThreefoldError) -> None:
-        """Log and count what no retry can help."""
+        """Log and count a call that the service refused.
+
+        Args:
+            error: The refusal.
+        """
         log.error("memory refused a call: %s", error)
         self.stats.add(refusals=1)
 
     def sent(self, entry: Entry, *, late: bool) -> None:
-        """The service has an entry."""
+        """Remove an entry that the service has stored from the spool.
+
+        Args:
+            entry: The entry.
+            late: A later call than the one that recorded the entry has sent it; count it as replayed.
+        """
         if self.spool.remove(entry) and late:
             self.stats.add(replayed=len(entry.request.turns))
 
     def drop(self, entry: Entry) -> None:
-        """The service will never take an entry, or there is no room for it to wait."""
+        """Remove an entry that is lost from the spool and count its turns as dropped.
+
+        Args:
+            entry: An entry that the service refused, or that could not be sent and has no room in the spool.
+        """
         self.spool.remove(entry)
         self.stats.add(dropped=len(entry.request.turns))
 
     def _note(self, error: ThreefoldError) -> None:
         if is_refusal(error):
             self.breaker.succeeded()
-            return None if isinstance(error, NotFound) else self.refused(error)  # not there: an answer like another
+            return None if isinstance(error, NotFound) else self.refused(error)  # "not found" is an ordinary answer
         self.stats.add(outages=1)
         if not isinstance(error, CircuitOpen):
             self.breaker.failed()
@@ -240,12 +320,12 @@ class Policy:
 
 
 def is_refusal(error: ThreefoldError) -> bool:
-    """True where the caller has to change; everything else is an outage."""
+    """Return True if a retry cannot help because the request has to change; else the service failed."""
     return isinstance(error, ServiceError) and error.refusal
 
 
 def shortened(turn: Turn) -> Turn:
-    """A turn for the tail: without payload, and of bounded length."""
+    """Return a turn as a tail keeps it: without payload, at most `TAIL_CHARS` characters long."""
     content = middle_cut(turn.content, TAIL_CHARS)
     cut = turn.cut or len(content) < len(turn.content)
     return turn.model_copy(update={"content": content, "cut": cut, "payload": None})

@@ -202,7 +202,7 @@ class _Session:
                 yield entry
 
     def _met(self, whoami: WhoAmI) -> WhoAmI:
-        self.policy.meet(self.key, whoami)
+        self.policy.remember_identity(self.key, whoami)
         return whoami
 
     def _forgotten(self, receipt: ForgetReceipt) -> ForgetReceipt:
@@ -218,11 +218,11 @@ class _Session:
                 yield
         except ThreefoldError as error:
             if is_refusal(error):
-                self.policy.learn(self.key.origin, StorePolicy())
+                self.policy.remember_store(self.key.origin, StorePolicy())
 
     @property
     def _knows_store(self) -> bool:
-        return self.policy.knows(self.key.origin)
+        return self.policy.knows_store(self.key.origin)
 
 
 class MemorySession(_Session):
@@ -295,7 +295,7 @@ class MemorySession(_Session):
     def identity(self) -> WhoAmI | None:
         """The same, asked for once per user and agent of a policy; None while nobody answers."""
         try:
-            return self.policy.met(self.key) or self.whoami()
+            return self.policy.known_identity(self.key) or self.whoami()
         except ThreefoldError:
             return None
 
@@ -312,7 +312,7 @@ class MemorySession(_Session):
     def _learn(self) -> None:
         if not self._knows_store:
             with self._learning():
-                self.policy.meet(self.key, self.client.whoami())
+                self.policy.remember_identity(self.key, self.client.whoami())
 
 
 class AsyncMemorySession(_Session):
@@ -385,7 +385,7 @@ class AsyncMemorySession(_Session):
     async def identity(self) -> WhoAmI | None:
         """The same, asked for once per user and agent of a policy; None while nobody answers."""
         try:
-            return self.policy.met(self.key) or await self.whoami()
+            return self.policy.known_identity(self.key) or await self.whoami()
         except ThreefoldError:
             return None
 
@@ -402,7 +402,7 @@ class AsyncMemorySession(_Session):
     async def _learn(self) -> None:
         if not self._knows_store:
             with self._learning():
-                self.policy.meet(self.key, await self.client.whoami())
+                self.policy.remember_identity(self.key, await self.client.whoami())
 
 
 def fitting_query(query: str) -> str:

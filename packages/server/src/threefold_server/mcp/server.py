@@ -76,11 +76,11 @@ class Connection:
     async def whoami(self) -> WhoAmI:
         """The verified identity, asked for until the service has answered once; no longer than a recall, which may have
         to wait for it. Raises."""
-        return self._known or self.learn(await self.session.send(replace(calls.whoami(), pace="recall")))
+        return self._known or self.learn(await self.session.send(replace(calls.whoami(), deadline="recall")))
 
     def learn(self, whoami: WhoAmI) -> WhoAmI:
         """Take over what the service said about this identity, and what it asks of its clients."""
-        self.session.policy.learn(self.session.key.origin, whoami.store)
+        self.session.policy.remember_store(self.session.key.origin, whoami.store)
         self._known = whoami
         return whoami
 
