@@ -110,7 +110,11 @@ def test_error_inside_a_task_group_is_raised_alone(tmp_path: Path) -> None:
         (["--host", "0.0.0.0"], {}, "host: mode 'dev' trusts its callers"),
         (["--workers", "2"], {}, "several processes need Postgres"),
         (["--embedder", "nonsense"], {}, "unknown embedder 'nonsense'"),
-        (["--embedder", "openai:own"], {}, "needs the number of its dimensions; set embedder_dimensions"),
+        (
+            ["--embedder", "openai:own"],
+            {},
+            "dimensions of the embedder 'openai:own' are unknown; set embedder_dimensions",
+        ),
         (["--database-url", "mysql://x"], {}, "(THREEFOLD_DATABASE_URL): must start with postgresql://"),
         (["--compaction-target", "9", "--compaction-trigger", "8"], {}, "compaction marks"),
         (["--mode", "jwt"], {}, "exactly one of jwt_jwks_url, jwt_jwks_file, jwt_secret"),

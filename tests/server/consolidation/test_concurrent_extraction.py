@@ -154,5 +154,5 @@ async def test_facts_that_keep_changing_park_the_work_and_the_doctor_says_why(ma
     status = await world.status("s1")
     assert (status.state, len(world.extractor.compared), OSLO in world.facts()) == ("parked", 80, False)
     [found] = [finding for finding in await examine(world.service) if finding.check == "parked work"]
-    assert found.detail == "1 extract: this user's facts changed again and again while new ones were compared with them"
+    assert found.detail == "1 extract: this user's facts kept changing while new ones were compared with them"
     assert "threefold consolidate --retry-parked" in found.remedy

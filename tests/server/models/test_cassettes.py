@@ -38,12 +38,12 @@ from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
 from threefold_server.models.ports import (
     Comparison,
+    DatedTurn,
     DigestTurn,
+    ExtractionInput,
     ModelError,
     ModelRefused,
-    SaidTurn,
     Statement,
-    Talk,
 )
 
 CASSETTES = Path(__file__).parent / "cassettes"
@@ -79,7 +79,7 @@ async def draw(url: str) -> str:
     """Extract facts and return their texts with their source turns."""
     model = ChatModel("chat", redact=str, api_key="key", base_url=url)
     try:
-        talk = Talk("They met.", [], [SaidTurn(3, "Ana", "user", "I drink tea.", SAID)])
+        talk = ExtractionInput("They met.", [], [DatedTurn(3, "Ana", "user", "I drink tea.", SAID)])
         return "; ".join(f"{fact.text} {fact.source_seqs}" for fact in await Mem0Extractor(model).extract(talk))
     finally:
         await model.aclose()

@@ -79,7 +79,7 @@ def test_quoted_reasoning_tag_removes_no_text(openai_server: OpenAIServer) -> No
 
 def test_digest_that_may_lack_its_start_is_a_temporary_error(openai_server: OpenAIServer) -> None:
     openai_server.script(chat_reply("[3] Ana starts on 1 May.\n</think>\nThe bot understood [4]."))
-    with pytest.raises(ModelError, match="in the midst of the digest"):
+    with pytest.raises(ModelError, match="an end of reasoning inside the digest"):
         fold(openai_server)
 
 
@@ -101,7 +101,7 @@ def test_unusable_reply_is_no_digest(openai_server: OpenAIServer, how: str) -> N
 )
 def test_answer_that_is_no_digest_of_these_turns_is_refused(openai_server: OpenAIServer, answer: str) -> None:
     openai_server.script(chat_reply(answer))
-    with pytest.raises(ModelError, match="something else than a digest"):
+    with pytest.raises(ModelError, match="is not a digest of the turns"):
         fold(openai_server)
 
 

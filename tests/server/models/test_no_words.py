@@ -16,7 +16,7 @@ from threefold_server.models.instructions import read_instructions
 from threefold_server.models.mem0 import Mem0Extractor
 from threefold_server.models.narrative import ModelSummarizer
 from threefold_server.models.openai import OpenAIEmbedder
-from threefold_server.models.ports import Comparison, DigestTurn, ModelError, SaidTurn, Statement, Talk
+from threefold_server.models.ports import Comparison, DatedTurn, DigestTurn, ExtractionInput, ModelError, Statement
 
 SAID = "my passport is ZX-99"
 SECRET = "ZX-99"
@@ -68,7 +68,7 @@ async def fold(url: str) -> None:
 
 
 async def extract(url: str) -> None:
-    talk = Talk(None, [], [SaidTurn(1, "ana", "user", SAID, AT)])
+    talk = ExtractionInput(None, [], [DatedTurn(1, "ana", "user", SAID, AT)])
     await with_chat(url, lambda chat: Mem0Extractor(chat).extract(talk))
 
 

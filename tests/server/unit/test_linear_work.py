@@ -44,7 +44,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "split_passages": split_passages,
     "count_pieces": count_pieces,
     "count_tokens": count_tokens,
-    "ground_dates": partial(ground_dates, said=datetime(2024, 1, 1, tzinfo=UTC)),
+    "ground_dates": partial(ground_dates, said_at=datetime(2024, 1, 1, tzinfo=UTC)),
     "relation_by_rule": lambda text: relation_by_rule(text, f"{text}x"),
     "grounded": lambda text: grounded(text, []),
     "read_reply": read_reply,

@@ -1,1 +1,1 @@
-"""Background work: words and vectors of new turns, digests of old ones, and housekeeping. Never on a request's path."""
+"""Background work: indexing, embedding, digests, facts from turns, and housekeeping. None of it runs in a request."""

@@ -1,4 +1,4 @@
-"""What becomes of a model's candidates: which rest on what was said, by whom, and when. Pure."""
+"""Checks of the facts that a model proposes: which turns support each, and its origin, date and visibility. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from threefold_server.rules.trust import ORIGIN_OF_ROLE, TRUST
 from threefold_server.text.sentences import sentences
 from threefold_server.text.terms import terms
 
-FACT_CHARS = 1_000
-"""A fact is one statement. What is longer is a summary, which holds less and less the longer it is merged."""
+MAX_CHARS = 1_000
+"""The most characters of an extracted fact. A longer text is a summary, and summaries lose detail at every merge."""
 
-MOST = 100
-"""Facts of one batch; a person states one in a dozen words or more. Each is compared with all the others."""
+MAX_FACTS = 100
+"""The most facts of one batch, as each is compared with all the others. People take a dozen words or more per fact."""
 
-GROUNDED = 0.2
-"""The least share of a fact's words that its turns must have; of the 1,210 observations in five LoCoMo files
-98 % have more."""
+MIN_GROUNDED_SHARE = 0.2
+"""The smallest share of a fact's words that its turns must contain. 98 % of the 1,210 observations in five LoCoMo
+files have more."""
 
-# Instructions and questions state nothing, whatever a model reads into them.
-_SUPPOSED = re.compile(
+# Suppositions and questions state nothing, but a model may read a fact into them.
+_UNSTATED = re.compile(
     r"\W*(?:if|suppose|imagine|pretend|what if|let's say)\b|.*\bpretend\b"
     r"|\W*(?:can|could|would|will|should|do|does|did|is|are|am|was|were|have|has|may|might|who|what|when|where|why|how"
     r"|which)\b.*\?\s*$",
@@ -39,13 +39,13 @@ _NO_TOPIC = frozenset(terms("user assistant speaker"))
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A turn that a fact may rest on."""
+    """A turn that may support a fact."""
 
     seq: int
     role: Role
     speaker: str
     text: str
-    said: datetime
+    said_at: datetime
     event_at: int
     visibility: int
     imported: bool = False
@@ -53,14 +53,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class NewFact:
-    """A fact that rests on turns: its place and its trust are those of the least of them."""
+    """A fact with the turns that support it. Its origin and visibility are the most restrictive ones of those turns."""
 
     text: str
     seqs: tuple[int, ...]
     origin: Origin
     visibility: int
     event_at: int
-    said: datetime
+    said_at: datetime
 
     @property
     def trust(self) -> float:
@@ -70,59 +70,65 @@ class NewFact:
 def accept(
     candidates: Iterable[Candidate], turns: Sequence[Source], before: Source | None
 ) -> tuple[list[NewFact], int]:
-    """The candidates that hold, in the order in which they were said, and how many do not.
+    """Return the facts that the turns support, in the order in which they were said, and the number of others.
 
-    `turns` are those that were read for facts, `before` the one ahead of them: an answer may rest on a question.
+    Args:
+        candidates: The facts that the model proposes.
+        turns: The turns that the model was asked to read for facts.
+        before: The turn ahead of them, if any: an answer may need the question before it as support.
     """
     proposed = list(candidates)
-    found = [fact for candidate in proposed if (fact := _accept(candidate, turns, before)) is not None]
-    kept = sorted(found[:MOST], key=lambda fact: (fact.event_at, fact.seqs[-1]))
+    supported = [fact for candidate in proposed if (fact := _accept(candidate, turns, before)) is not None]
+    kept = sorted(supported[:MAX_FACTS], key=lambda fact: (fact.event_at, fact.seqs[-1]))
     return kept, len(proposed) - len(kept)
 
 
 def _accept(candidate: Candidate, turns: Sequence[Source], before: Source | None) -> NewFact | None:
     text = strip_block(str(clean_text(candidate.text))).strip()
-    if len(text) > FACT_CHARS or not any(map(str.isalnum, text)):
+    if len(text) > MAX_CHARS or not any(map(str.isalnum, text)):
         return None
     evidence = _evidence(text, candidate, turns, before)
     if not evidence:
         return None
-    said = max(evidence, key=lambda turn: (turn.event_at, turn.seq))
+    latest = max(evidence, key=lambda turn: (turn.event_at, turn.seq))
     roles: set[Role] = {candidate.attributed_to, *(turn.role for turn in evidence)}
     origins: list[Origin] = [ORIGIN_OF_ROLE[role] for role in roles]
     if any(turn.imported for turn in evidence):
         origins.append("import")
     return NewFact(
-        text=ground_dates(text, said.said),
+        text=ground_dates(text, latest.said_at),
         seqs=tuple(sorted(turn.seq for turn in evidence)),
         origin=min(origins, key=TRUST.__getitem__),
         visibility=min(turn.visibility for turn in evidence),
-        event_at=said.event_at,
-        said=said.said,
+        event_at=latest.event_at,
+        said_at=latest.said_at,
     )
 
 
 def _evidence(text: str, candidate: Candidate, turns: Sequence[Source], before: Source | None) -> list[Source]:
-    """The turns that a fact rests on: those that the model names, with the one ahead where only both of them say it."""
+    """Return the turns that support a fact: those that the model cites, or these and the one ahead of them.
+
+    The list is empty if neither contains enough of the fact's words.
+    """
     cited = [turn for turn in turns if turn.seq in candidate.source_seqs]
     if not cited:
         return []
     if grounded(text, cited):
         return cited
-    asked = _ahead(cited[0], turns, before)
-    return [asked, *cited] if asked is not None and grounded(text, [asked, *cited]) else []
+    ahead = _turn_ahead(cited[0], turns, before)
+    return [ahead, *cited] if ahead is not None and grounded(text, [ahead, *cited]) else []
 
 
-def _ahead(first: Source, turns: Sequence[Source], before: Source | None) -> Source | None:
-    place = turns.index(first)
-    return turns[place - 1] if place else before
+def _turn_ahead(first: Source, turns: Sequence[Source], before: Source | None) -> Source | None:
+    index = turns.index(first)
+    return turns[index - 1] if index else before
 
 
 def grounded(text: str, evidence: Sequence[Source]) -> bool:
-    """Whether turns state what a fact says, as far as words tell: what they only ask or suppose is not stated."""
+    """Return True if enough of a fact's words are in sentences of the turns that are no questions or suppositions."""
     names = {term for turn in evidence for term in terms(turn.speaker)}
-    wanted = Counter(terms(text)).keys() - _NO_TOPIC - names
-    said = {
-        term for turn in evidence for part in sentences(turn.text) if not _SUPPOSED.match(part) for term in terms(part)
+    required = Counter(terms(text)).keys() - _NO_TOPIC - names
+    stated = {
+        term for turn in evidence for part in sentences(turn.text) if not _UNSTATED.match(part) for term in terms(part)
     }
-    return bool(wanted) and len(wanted & said) >= GROUNDED * len(wanted)
+    return bool(required) and len(required & stated) >= MIN_GROUNDED_SHARE * len(required)

@@ -1,4 +1,7 @@
-"""New facts against known ones: which say the same, which exclude each other. First by rules, then by the model."""
+"""Comparison of new facts with known ones: which say the same, which exclude each other.
+
+Rules decide first; the model is asked about the rest.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,8 @@ from threefold_server.text.terms import query_terms
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A new fact with the key it would have, and its kind."""
+class ExtractedFact:
+    """A new fact with the key that it gets if it is stored, and its kind."""
 
     key: UUID
     kind: Kind
@@ -31,114 +34,131 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Known:
-    """A fact that a new one is compared with: stored already, or drawn from the same turns."""
+class KnownFact:
+    """A fact that a new one is compared with: a stored one, or an earlier one of the same batch."""
 
     key: UUID
     text: str
-    said: datetime
+    said_at: datetime
 
     @property
     def name(self) -> str:
-        return f"K{self.key.hex[:8]}"  # the same at every attempt, so that a verdict holds for the next one
+        return f"K{self.key.hex[:8]}"  # the same at every attempt, so that the next one can reuse a verdict
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is to become of a new fact: its relation, and the fact that it is about."""
+class Decision:
+    """How a new fact relates to a known one: `known` is that fact's key, None for the relation "new"."""
 
-    drawn: Drawn
+    extracted: ExtractedFact
     relation: Relation = "new"
     known: UUID | None = None
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a comparison rests on: per new fact those that are near, at one revision of the owner's facts."""
+class NearFacts:
+    """The known facts near each new one, in the same order, read at one revision of the owner's facts."""
 
     revision: int
-    near: list[list[Known]]
+    near: list[list[KnownFact]]
 
 
 Verdicts = dict[Comparison, Verdict]
 
 
-def look_around(
-    connection: Connection, session: UUID, drawn: Sequence[Drawn], vectors: Vectors, embedder: str, now: int
-) -> Surroundings:
-    """The facts near each new one: of its kind by words and by meaning, those drawn from its turns before (after a
-    rebuild), and those before it in the list."""
-    owner = drawn[0].kind.owner
-    revision = facts.revision(connection, owner)  # first: what moves after this is noticed when storing
-    rows: list[list[AnyRow]] = [[] for _ in drawn]
-    for kind, places in _by_kind(drawn).items():
-        meaning = nearest.by_meaning(connection, kind, vectors[places], embedder, now)
-        for place, near in zip(places, meaning, strict=True):
-            terms = query_terms(drawn[place].fact.text)
-            rows[place] += [*near, *nearest.by_words(connection, kind, terms, now)]
-    seqs = [seq for item in drawn for seq in item.fact.seqs]
+def find_near_facts(
+    connection: Connection, session: UUID, extracted: Sequence[ExtractedFact], vectors: Vectors, embedder: str, now: int
+) -> NearFacts:
+    """Return the known facts near each new one.
+
+    These are facts of its kind that are near by words or by meaning, facts that an earlier extraction drew from its
+    turns (after a rebuild), and those before it in the list.
+    """
+    owner = extracted[0].kind.owner
+    revision = facts.revision(connection, owner)  # read first: the store step notices every change after this
+    rows: list[list[AnyRow]] = [[] for _ in extracted]
+    for kind, indexes in _indexes_by_kind(extracted).items():
+        near_by_meaning = nearest.by_meaning(connection, kind, vectors[indexes], embedder, now)
+        for index, near in zip(indexes, near_by_meaning, strict=True):
+            terms = query_terms(extracted[index].fact.text)
+            rows[index] += [*near, *nearest.by_words(connection, kind, terms, now)]
+    seqs = [seq for new in extracted for seq in new.fact.seqs]
     for row in facts.resting_on(connection, owner, session, min(seqs), max(seqs)):
-        for place, item in enumerate(drawn):
-            if any(row.from_seq <= seq <= row.upto_seq for seq in item.fact.seqs):
-                rows[place].append(row)
-    stored = [_known(found) for found in rows]
-    return Surroundings(revision, [[*near, *_earlier(drawn, vectors, place)] for place, near in enumerate(stored)])
+        for index, new in enumerate(extracted):
+            if any(row.from_seq <= seq <= row.upto_seq for seq in new.fact.seqs):
+                rows[index].append(row)
+    stored = [_known_facts(found) for found in rows]
+    return NearFacts(revision, [[*near, *_earlier(extracted, vectors, index)] for index, near in enumerate(stored)])
 
 
 async def decide(
-    extractor: Extractor, drawn: Sequence[Drawn], near: Sequence[Sequence[Known]], verdicts: Verdicts
-) -> list[Step]:
-    """A step per new fact. What neither rules nor earlier verdicts tell is asked in one call, and noted there."""
-    steps = [_by_rule(item, known) for item, known in zip(drawn, near, strict=True)]
-    open_ = {place: _comparison(place, drawn[place], near[place]) for place, step in enumerate(steps) if step is None}
-    asked = [comparison for comparison in open_.values() if comparison not in verdicts]
-    if asked:
-        verdicts.update(zip(asked, await extractor.compare(asked), strict=True))
-    judged = {place: _judged(drawn[place], near[place], verdicts[open_[place]]) for place in open_}
-    return [step or judged[place] for place, step in enumerate(steps)]
+    extractor: Extractor,
+    extracted: Sequence[ExtractedFact],
+    near: Sequence[Sequence[KnownFact]],
+    verdicts: Verdicts,
+) -> list[Decision]:
+    """Return a decision per new fact.
+
+    Comparisons that neither a rule nor an earlier verdict decides are put to the model in one call. Its verdicts are
+    added to `verdicts`.
+    """
+    by_rule = [_decide_by_rule(new, known) for new, known in zip(extracted, near, strict=True)]
+    undecided = {
+        index: _comparison(index, extracted[index], near[index])
+        for index, decision in enumerate(by_rule)
+        if decision is None
+    }
+    unasked = [comparison for comparison in undecided.values() if comparison not in verdicts]
+    if unasked:
+        verdicts.update(zip(unasked, await extractor.compare(unasked), strict=True))
+    by_model = {
+        index: _decide_by_verdict(extracted[index], near[index], verdicts[comparison])
+        for index, comparison in undecided.items()
+    }
+    return [decision or by_model[index] for index, decision in enumerate(by_rule)]
 
 
-def _by_kind(drawn: Sequence[Drawn]) -> dict[Kind, list[int]]:
-    places: dict[Kind, list[int]] = defaultdict(list)
-    for place, item in enumerate(drawn):
-        places[item.kind].append(place)
-    return places
+def _indexes_by_kind(extracted: Sequence[ExtractedFact]) -> dict[Kind, list[int]]:
+    indexes: dict[Kind, list[int]] = defaultdict(list)
+    for index, new in enumerate(extracted):
+        indexes[new.kind].append(index)
+    return indexes
 
 
-def _known(rows: Iterable[AnyRow]) -> list[Known]:
-    return list({row.fact: Known(row.fact, row.text, from_micros(row.event_at)) for row in rows}.values())
+def _known_facts(rows: Iterable[AnyRow]) -> list[KnownFact]:
+    return list({row.fact: KnownFact(row.fact, row.text, from_micros(row.event_at)) for row in rows}.values())
 
 
-def _earlier(drawn: Sequence[Drawn], vectors: Vectors, place: int) -> list[Known]:
-    """Of the new facts that were said before this one and are of its kind, the nearest."""
-    item, terms = drawn[place], set(query_terms(drawn[place].fact.text))
+def _earlier(extracted: Sequence[ExtractedFact], vectors: Vectors, index: int) -> list[KnownFact]:
+    """Return the facts before this one in the batch that are of its kind and nearest to it."""
+    new, terms = extracted[index], set(query_terms(extracted[index].fact.text))
     nearness: dict[int, float] = {}
-    for i, other in enumerate(drawn[:place]):
+    for i, other in enumerate(extracted[:index]):
         shared = len(terms.intersection(query_terms(other.fact.text)))
-        cosine = float(np.dot(vectors[i], vectors[place]))
-        if other.kind == item.kind and (shared or cosine >= nearest.LEAST_COSINE):
+        cosine = float(np.dot(vectors[i], vectors[index]))
+        if other.kind == new.kind and (shared or cosine >= nearest.LEAST_COSINE):
             nearness[i] = shared + cosine
-    best = sorted(nearness, key=nearness.__getitem__, reverse=True)[: nearest.PER_WAY]
-    return [Known(drawn[i].key, drawn[i].fact.text, from_micros(drawn[i].fact.event_at)) for i in sorted(best)]
+    best = sorted(sorted(nearness, key=nearness.__getitem__, reverse=True)[: nearest.PER_WAY])
+    return [KnownFact(e.key, e.fact.text, from_micros(e.fact.event_at)) for e in map(extracted.__getitem__, best)]
 
 
-def _by_rule(drawn: Drawn, near: Sequence[Known]) -> Step | None:
-    """A step that needs no model, if there is one: nothing near, the same words, or another value of one thing."""
+def _decide_by_rule(new: ExtractedFact, near: Sequence[KnownFact]) -> Decision | None:
+    """Return the decision if it needs no model: nothing is near, the words are the same, or one value has changed."""
     if not near:
-        return Step(drawn)
-    relations = {known.key: relation_by_rule(drawn.fact.text, known.text) for known in near}
+        return Decision(new)
+    relations = {known.key: relation_by_rule(new.fact.text, known.text) for known in near}
     for relation in ("same", "excludes"):
         for key, found in relations.items():
             if found == relation:
-                return Step(drawn, relation, key)
+                return Decision(new, relation, key)
     return None
 
 
-def _comparison(place: int, drawn: Drawn, near: Sequence[Known]) -> Comparison:
-    new = Statement(f"N{place + 1}", drawn.fact.text, drawn.fact.said)
-    return Comparison(new, tuple(Statement(known.name, known.text, known.said) for known in near))
+def _comparison(index: int, new: ExtractedFact, near: Sequence[KnownFact]) -> Comparison:
+    statement = Statement(f"N{index + 1}", new.fact.text, new.fact.said_at)
+    return Comparison(statement, tuple(Statement(known.name, known.text, known.said_at) for known in near))
 
 
-def _judged(drawn: Drawn, near: Sequence[Known], verdict: Verdict) -> Step:
+def _decide_by_verdict(new: ExtractedFact, near: Sequence[KnownFact], verdict: Verdict) -> Decision:
     keys = {known.name: known.key for known in near}
-    return Step(drawn) if verdict.known is None else Step(drawn, verdict.relation, keys[verdict.known])
+    return Decision(new) if verdict.known is None else Decision(new, verdict.relation, keys[verdict.known])

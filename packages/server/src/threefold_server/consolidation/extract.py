@@ -1,7 +1,8 @@
-"""Turns into facts, a batch at a time: each turn is read once, its facts are stored with the watermark that says so.
+"""Extraction of facts from the turns of a session, one batch at a time.
 
-Per batch two calls of the model at most, one to draw facts and one to compare them; a third only where facts near them
-changed meanwhile.
+Each turn is read once: its facts are stored in one transaction with the watermark. A batch takes at most two calls of
+the model, one to extract facts and one to compare them, and one more comparison each time that facts near them changed
+in between.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import anyio.to_thread
 
 from threefold_server.clock import MICROS, from_micros
 from threefold_server.consolidation.candidates import Source, accept
-from threefold_server.consolidation.compare import Drawn, Step, Verdicts, decide, look_around
+from threefold_server.consolidation.compare import Decision, ExtractedFact, Verdicts, decide, find_near_facts
 from threefold_server.consolidation.merge import FactsMoved, Merge
-from threefold_server.models.ports import DigestTurn, Extractor, SaidTurn, Talk
+from threefold_server.models.ports import DatedTurn, DigestTurn, ExtractionInput, Extractor
 from threefold_server.operations.facts import expiry
 from threefold_server.rules.trust import role_of
 from threefold_server.service import Service
@@ -33,98 +34,110 @@ from threefold_server.text.redaction import Redact
 from threefold_server.text.tokens import head_and_tail
 
 BATCH_TOKENS = 3_000
-"""What one call reads at most, beside instructions of some 8,000 tokens. Of a larger turn it reads head and tail."""
+"""The most tokens of turns in one call; instructions take about 8,000 more. A larger turn is cut to head and tail."""
 
-COMPARISONS = 10
-"""As a rule the first one holds. Where ten do not, something changes this owner's facts without a rest."""
+MAX_COMPARISONS = 10
+"""Comparisons before the task fails. The first one usually suffices; ten mean that the facts change all the time."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The turns of one call: what people and agents said in them, and what helps to understand it."""
+    """The turns of one call of the extractor, with the digest and the turns before them as context.
+
+    `upto` is the last turn that the batch covers, including turns without content for the extractor.
+    """
 
     agent: str
     session_id: str
     digest: str | None
     before: list[Source]
-    said: list[Source]
+    turns: list[Source]
     upto: int
 
 
 async def extract_session(service: Service, claim: Claim) -> None:
-    """Draw facts from every turn after the watermark."""
+    """Extract facts from every turn after the watermark of the task. Without an extractor, only finish the task."""
     extractor = service.extractor
     while extractor is not None:
         read = partial(_next_batch, claim=claim, redact=service.redact)
         batch = await service.database.read(claim.owner, read, background=True)
         if batch.upto == claim.upto:
             break
-        drawn = await _draw(service, extractor, claim, batch) if batch.said else []
-        claim = await _store(service, extractor, claim, batch, drawn)
-    wait = int(service.settings.idle_seconds * MICROS)
-    finish = partial(_finish, claim=claim, later=service.clock() + wait, reading=extractor is not None)
-    await service.database.write(claim.owner, finish, background=True)
+        extracted = await _extract(service, extractor, claim, batch) if batch.turns else []
+        claim = await _store(service, extractor, claim, batch, extracted)
+    idle_at = service.clock() + int(service.settings.idle_seconds * MICROS)
+    complete = partial(_complete, claim=claim, idle_at=idle_at, extracting=extractor is not None)
+    await service.database.write(claim.owner, complete, background=True)
 
 
 def _next_batch(connection: Connection, claim: Claim, redact: Redact) -> Batch:
-    backlog = extraction.backlog(connection, claim.owner, claim.subject, claim.upto)
-    upto, left, said = claim.upto, BATCH_TOKENS, list[Source]()
-    for row in backlog.turns:
-        found = list(_sources([row], redact))
-        left -= row.tokens if found else 0
-        if left < 0 and said:
+    unread = extraction.backlog(connection, claim.owner, claim.subject, claim.upto)
+    upto, tokens_left, turns = claim.upto, BATCH_TOKENS, list[Source]()
+    for row in unread.turns:
+        sources = list(_sources([row], redact))
+        tokens_left -= row.tokens if sources else 0
+        if tokens_left < 0 and turns:
             break
         upto = row.seq
-        said += found
-    session = backlog.session
+        turns += sources
+    session = unread.session
     agent, session_id = (session.agent, session.session_id) if session is not None else ("", "")
-    return Batch(agent, session_id, backlog.digest, list(_sources(backlog.before, redact)), said, upto)
+    return Batch(agent, session_id, unread.digest, list(_sources(unread.before, redact)), turns, upto)
 
 
 def _sources(rows: Sequence[AnyRow], redact: Redact) -> Iterator[Source]:
-    """What people and agents said. Not system prompts, nor what a tool fetched: that is nobody's word, and may be
-    anybody's trap."""
+    """Yield the turns of people and agents, without recalled memory.
+
+    System prompts are left out, and results of tools too: nobody said them, and a fetched page may plant false facts.
+    """
     for row in rows:
         role = role_of(row)
-        heard = not row.barred and role in ("user", "assistant")
-        text = excerpts.shown(row, partial(own_words, redact=redact)).strip() if heard else ""
+        is_readable = not row.barred and role in ("user", "assistant")
+        text = excerpts.shown(row, partial(own_words, redact=redact)).strip() if is_readable else ""
         if text:
             text = head_and_tail(text, BATCH_TOKENS, row.tokens) if row.tokens > BATCH_TOKENS else text
-            said = from_micros(row.event_at, row.utc_offset)
+            said_at = from_micros(row.event_at, row.utc_offset)
             speaker = redact(row.name or row.role)
-            yield Source(row.seq, role, speaker, text, said, row.event_at, row.visibility, row.imported)
+            yield Source(row.seq, role, speaker, text, said_at, row.event_at, row.visibility, row.imported)
 
 
-async def _draw(service: Service, extractor: Extractor, claim: Claim, batch: Batch) -> list[Drawn]:
+async def _extract(service: Service, extractor: Extractor, claim: Claim, batch: Batch) -> list[ExtractedFact]:
     before = [DigestTurn(turn.seq, turn.speaker, turn.role, turn.text) for turn in batch.before]
-    turns = [SaidTurn(turn.seq, turn.speaker, turn.role, turn.text, turn.said) for turn in batch.said]
-    answer = await extractor.extract(Talk(batch.digest, before, turns))
-    proposed = [replace(candidate, text=service.redact(candidate.text)) for candidate in answer]
+    turns = [DatedTurn(turn.seq, turn.speaker, turn.role, turn.text, turn.said_at) for turn in batch.turns]
+    answer = await extractor.extract(ExtractionInput(batch.digest, before, turns))
+    candidates = [replace(candidate, text=service.redact(candidate.text)) for candidate in answer]
     ahead = batch.before[-1] if batch.before else None
-    found, dropped = await anyio.to_thread.run_sync(accept, proposed, batch.said, ahead)
+    accepted, dropped = await anyio.to_thread.run_sync(accept, candidates, batch.turns, ahead)
     service.metrics.facts.labels("dropped").inc(dropped)
     if dropped:
-        logger.info("candidates dropped", extra={"fields": {"dropped": dropped, "kept": len(found)}})
+        logger.info("candidates dropped", extra={"fields": {"dropped": dropped, "kept": len(accepted)}})
     kind = partial(kind_of, claim.owner, batch.agent, session=claim.subject)
-    return [Drawn(uuid4(), kind(fact.visibility), fact) for fact in found]
+    return [ExtractedFact(uuid4(), kind(fact.visibility), fact) for fact in accepted]
 
 
-async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Batch, drawn: Sequence[Drawn]) -> Claim:
-    """Compare and commit; anew if the owner's facts moved meanwhile, for a bounded number of times."""
-    vectors = await service.embedder.embed([item.fact.text for item in drawn])
+async def _store(
+    service: Service, extractor: Extractor, claim: Claim, batch: Batch, extracted: Sequence[ExtractedFact]
+) -> Claim:
+    """Compare the facts with the known ones and store them.
+
+    Repeat both if the owner's facts changed in between; raise FactsMoved after `MAX_COMPARISONS`.
+    """
+    vectors = await service.embedder.embed([new.fact.text for new in extracted])
     verdicts: Verdicts = {}
     compared = 0
     while True:
-        now, steps, revision = service.clock(), list[Step](), None
-        if drawn:
-            look = partial(look_around, drawn=drawn, vectors=vectors, embedder=service.embedder.name, now=now)
-            seen = await service.database.read(claim.owner, partial(look, session=claim.subject), background=True)
-            steps, revision = await decide(extractor, drawn, seen.near, verdicts), seen.revision
+        now, decisions, revision = service.clock(), list[Decision](), None
+        if extracted:
+            find = partial(
+                find_near_facts, extracted=extracted, vectors=vectors, embedder=service.embedder.name, now=now
+            )
+            found = await service.database.read(claim.owner, partial(find, session=claim.subject), background=True)
+            decisions, revision = await decide(extractor, extracted, found.near, verdicts), found.revision
         merge = Merge(
             claim,
             batch.upto,
             session_id=batch.session_id,
-            steps=steps,
+            decisions=decisions,
             revision=revision,
             extracted_by=extractor.name,
             expires_at=expiry(service.settings.fact_expiry_days, now),
@@ -135,7 +148,7 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
             claim = await service.database.write(claim.owner, merge.run, background=True)
         except FactsMoved:
             compared += 1
-            if compared == COMPARISONS:
+            if compared == MAX_COMPARISONS:
                 raise
             continue
         for outcome, count in merge.outcomes.items():
@@ -145,8 +158,8 @@ async def _store(service: Service, extractor: Extractor, claim: Claim, batch: Ba
         return claim
 
 
-def _finish(connection: Connection, claim: Claim, later: int, reading: bool) -> None:
-    """Done, until the session is idle again if it went on meanwhile."""
+def _complete(connection: Connection, claim: Claim, idle_at: int, extracting: bool) -> None:
+    """Complete the task. If turns were added during the work, make it due again when the session is idle."""
     session = tasks.hold(connection, claim)
-    more = reading and session is not None and session.last_seq > claim.upto
-    tasks.finish(connection, claim, due_at=later if more else None)
+    has_new_turns = extracting and session is not None and session.last_seq > claim.upto
+    tasks.finish(connection, claim, due_at=idle_at if has_new_turns else None)

@@ -1,5 +1,8 @@
-"""Old turns into the next version of the digest. A fold that is due goes down to the target; who makes it due decides
-when: a write that passes the trigger, or a forget that took a digest away."""
+"""Folding of the oldest turns of a session into the next version of its digest.
+
+A fold continues until at most the target of undigested tokens is left. It is made due by a write that passes the
+trigger, by the end of a run or session, by the sweep of idle sessions, and by a forget that erased a digest.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,19 @@ from threefold_server.text.sentences import pack
 from threefold_server.text.tokens import count_tokens
 
 CALL_TOKENS = 4_000
-"""What one call of a summarizer reads at most, beside its instructions and the digest so far, which with the answer
-take 3,500: within a context window of 8k."""
-
+"""The most tokens of turns in one call of a summarizer. Instructions, the digest so far and the answer take 3,500 more,
+so that a call fits into a context window of 8k."""
 
 SLICE_TOKENS = 40_000
-"""Tokens of turns that are read from the database at once."""
+"""The most tokens of turns that one read fetches from the database."""
 
 
 @dataclass(frozen=True)
-class Step:
-    """The turns of one new version, without content, and what the session looked like. Without turns there is nothing
-    left to fold."""
+class FoldPlan:
+    """The turns of the next digest version, without content, and the state of the session they were chosen from.
+
+    Without turns, nothing is left to fold.
+    """
 
     last_seq: int
     prior: AnyRow | None
@@ -45,23 +49,35 @@ class Step:
 
 
 async def fold_session(service: Service, claim: Claim) -> None:
-    """Fold the oldest turns until at most the target is left, one version at a time."""
+    """Fold the oldest turns, one digest version at a time, until at most the target of undigested tokens is left."""
     settings = service.settings
-    target = settings.target if settings.rolling_summary else sys.maxsize  # a forget asks for a fold without knowing
-    read = partial(_next_step, claim=claim, target=target)
-    while (step := await service.database.read(claim.owner, read, background=True)).turns:
-        text = await _digest(service, claim, step)
+    # Without rolling summaries a fold has nothing to do, but a forget makes one due without reading the settings.
+    target = settings.target if settings.rolling_summary else sys.maxsize
+    read = partial(_plan, claim=claim, target=target)
+    while (plan := await service.database.read(claim.owner, read, background=True)).turns:
+        text = await _digest(service, claim, plan)
         author = {"model": service.summarizer.name, "prompt": service.summarizer.prompt}
         values = {"text": text, **author, "created_at": service.clock()}
-        store = partial(_store, claim=claim, step=step, values=values)
+        store = partial(_store, claim=claim, plan=plan, values=values)
         await service.database.write(claim.owner, store, background=True)
-    finish = partial(_finish, claim=claim, seen=step.last_seq, trigger=service.settings.trigger, now=service.clock())
-    await service.database.write(claim.owner, finish, background=True)
+    complete = partial(
+        _complete, claim=claim, planned_upto=plan.last_seq, trigger=service.settings.trigger, now=service.clock()
+    )
+    await service.database.write(claim.owner, complete, background=True)
 
 
 def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list[Turn]:
-    """The oldest whole groups whose folding brings the undigested tokens down to the target, as far as one version
-    takes. The newest group always stays."""
+    """Return the oldest whole groups of turns to fold into one version.
+
+    Args:
+        outline: The undigested turns, oldest first; their content is not needed.
+        undigested: The tokens of all undigested turns.
+        target: The tokens that may stay undigested.
+
+    Returns:
+        As many groups as bring the rest down to the target, but no more once they have `CALL_TOKENS`. The newest group
+        is never among them.
+    """
     chosen: list[Turn] = []
     folded = 0
     for group in group_turns(outline)[:-1]:
@@ -73,7 +89,7 @@ def oldest_groups(outline: Sequence[Turn], undigested: int, target: int) -> list
 
 
 def slices(outline: Sequence[Turn]) -> Iterator[list[Turn]]:
-    """Turns in lists whose contents are read together: of `SLICE_TOKENS` at most, but of one turn at least."""
+    """Split turns into lists of at most `SLICE_TOKENS`, but at least one turn. Contents are read one list at a time."""
     part: list[Turn] = []
     used = 0
     for turn in outline:
@@ -86,25 +102,25 @@ def slices(outline: Sequence[Turn]) -> Iterator[list[Turn]]:
         yield part
 
 
-def digest_turns(step_turns: Iterable[Turn], redact: Redact) -> Iterator[DigestTurn]:
-    """Turns as a summarizer reads them; a turn too large for one call comes in pieces.
+def digest_turns(read: Iterable[Turn], redact: Redact) -> Iterator[DigestTurn]:
+    """Yield turns as a summarizer reads them. A turn too large for one call is split into pieces.
 
     System prompts are left out: the agent restates them in every session.
     """
-    for turn in step_turns:
+    for turn in read:
         if turn.role != "system":
             for piece in pack(own_words(turn.content, redact).strip(), CALL_TOKENS, count_tokens):
                 yield DigestTurn(turn.seq, _speaker(turn, redact), role_of(turn), piece)
 
 
 def _speaker(turn: Turn, redact: Redact) -> str:
-    """Return the name of who spoke; words that were only reported do not stand under the name alone."""
+    """Return the speaker's name, with ", as noted" for words of a user that somebody else reported."""
     name = redact(turn.name or turn.role)
     return f"{name}, as noted" if turn.noted_by and turn.role == "user" else name
 
 
 def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
-    """Turns in lists that one call can read."""
+    """Split turns into lists of at most `CALL_TOKENS`, each for one call."""
     portion: list[DigestTurn] = []
     used = 0
     for turn in read:
@@ -118,43 +134,43 @@ def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
         yield portion
 
 
-def _next_step(connection: Connection, claim: Claim, target: int) -> Step:
-    backlog = folding.backlog(connection, claim.owner, claim.subject)
-    chosen = oldest_groups(backlog.outline, backlog.undigested, target)
-    return Step(backlog.last_seq, backlog.digest, chosen)
+def _plan(connection: Connection, claim: Claim, target: int) -> FoldPlan:
+    session = folding.backlog(connection, claim.owner, claim.subject)
+    chosen = oldest_groups(session.outline, session.undigested, target)
+    return FoldPlan(session.last_seq, session.digest, chosen)
 
 
-async def _digest(service: Service, claim: Claim, step: Step) -> str:
-    """The next digest. A group of turns has no bound, so their contents are read in slices."""
-    text: str | None = None if step.prior is None else step.prior.text
-    for part in slices(step.turns):
+async def _digest(service: Service, claim: Claim, plan: FoldPlan) -> str:
+    """Return the text of the next digest. Contents are read in slices, as the size of a group is not limited."""
+    text: str | None = None if plan.prior is None else plan.prior.text
+    for part in slices(plan.turns):
         first, count = part[0].seq, part[-1].seq - part[0].seq + 1
         page = partial(turns.page, owner=claim.owner, session=claim.subject, from_seq=first, limit=count, payload=False)
-        said = await service.database.read(claim.owner, page, background=True)
-        for portion in await anyio.to_thread.run_sync(_portions, said, service.redact):
+        read = await service.database.read(claim.owner, page, background=True)
+        for portion in await anyio.to_thread.run_sync(_portions, read, service.redact):
             text = service.redact(await service.summarizer.fold(text, portion))
     return text or ""
 
 
-def _portions(said: Sequence[Turn], redact: Redact) -> list[list[DigestTurn]]:
-    return list(portions(digest_turns(said, redact)))
+def _portions(read: Sequence[Turn], redact: Redact) -> list[list[DigestTurn]]:
+    return list(portions(digest_turns(read, redact)))
 
 
-def _store(connection: Connection, claim: Claim, step: Step, values: dict[str, Any]) -> None:
+def _store(connection: Connection, claim: Claim, plan: FoldPlan, values: dict[str, Any]) -> None:
     session = tasks.hold(connection, claim)
     latest = digests.latest(connection, claim.owner, claim.subject)
-    prior = step.prior
+    prior = plan.prior
     if session is None or (latest and latest.version) != (prior and prior.version):
-        raise LeaseLost("the digest moved on")
+        raise LeaseLost("the session has a newer digest")
     folding.add_version(
         connection,
         session,
         {
             **values,
-            "from_seq": prior.from_seq if prior else step.turns[0].seq,
-            "upto_seq": step.turns[-1].seq,
-            "trust": _trust(step),
-            "covered_tokens": (prior.covered_tokens if prior else 0) + sum(turn.tokens for turn in step.turns),
+            "from_seq": prior.from_seq if prior else plan.turns[0].seq,
+            "upto_seq": plan.turns[-1].seq,
+            "trust": _trust(plan),
+            "covered_tokens": (prior.covered_tokens if prior else 0) + sum(turn.tokens for turn in plan.turns),
             "parent": prior.version if prior else None,
             "tokens": count_tokens(values["text"]),
         },
@@ -162,14 +178,16 @@ def _store(connection: Connection, claim: Claim, step: Step, values: dict[str, A
     tasks.advance(connection, claim, claim.upto)
 
 
-def _trust(step: Step) -> float:
-    """Return the trust of a digest: that of its least trusted turn, of the version before too."""
-    read = [turn.trust or 0.0 for turn in step.turns if turn.role != "system" and not turn.erased]
-    return min([*read, step.prior.trust if step.prior else 1.0])
+def _trust(plan: FoldPlan) -> float:
+    """Return the lowest trust among the turns of the plan and the digest before."""
+    read = [turn.trust or 0.0 for turn in plan.turns if turn.role != "system" and not turn.erased]
+    return min([*read, plan.prior.trust if plan.prior else 1.0])
 
 
-def _finish(connection: Connection, claim: Claim, seen: int, trigger: int, now: int) -> None:
-    """Done, unless turns that came meanwhile pass the trigger again."""
+def _complete(connection: Connection, claim: Claim, planned_upto: int, trigger: int, now: int) -> None:
+    """Complete the task. If turns that were added during the work pass the trigger again, make it due at once."""
     session = tasks.hold(connection, claim)
-    more = session is not None and session.last_seq > seen and session.tokens - session.digested_tokens > trigger
-    tasks.finish(connection, claim, due_at=now if more else None)
+    is_due = (
+        session is not None and session.last_seq > planned_upto and session.tokens - session.digested_tokens > trigger
+    )
+    tasks.finish(connection, claim, due_at=now if is_due else None)

@@ -1,4 +1,4 @@
-"""Turns and facts into the search index: their words first, which need no model, then their vectors."""
+"""Indexing and embedding of turns, facts and items: the words first, which need no model, then the vectors."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.item_fields import stored_passages
 from threefold_server.text.redaction import Redact
 
-WORDS_AT_ONCE = 50  # about 20 ms of one SQLite transaction, for which every writer waits
-VECTORS_AT_ONCE = 32
-GATHER_SECONDS = 0.2  # turns of a busy session are indexed together: one by one, each cost 6 ms and two commits
+WORDS_AT_ONCE = 50  # turns per transaction: about 20 ms on SQLite, where every writer waits for it
+VECTORS_AT_ONCE = 32  # passages per call of the embedder
+GATHER_SECONDS = 0.2  # waiting for more turns of a busy session: indexed one by one, each took 6 ms and two commits
 
 Entries = Sequence[tuple[AnyRow, list[Passage]]]
 Pending = tuple[Sequence[AnyRow], dict[tuple[UUID, int], AnyRow]]
 
 
 async def index_words(service: Service, claim: Claim) -> None:
-    """Make the turns of a session findable by words, then call for their vectors."""
+    """Add the words of a session's turns to the index, and make the embedding of their passages due."""
     done = False
     while not done:
         read = partial(
@@ -44,22 +44,22 @@ async def index_words(service: Service, claim: Claim) -> None:
 
 
 async def embed_passages(service: Service, claim: Claim) -> None:
-    """Give the passages of a session, or of an owner's facts, their vectors."""
+    """Compute the missing vectors of the passages of a session, or of an owner's facts or items."""
     done = False
     while not done:
         pending = await service.database.read(claim.owner, partial(_pending, claim=claim), background=True)
         texts = await anyio.to_thread.run_sync(_texts, pending, service.redact)
         rows, _ = pending
-        known = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
-        unknown = [row for row, text in zip(rows, texts, strict=True) if text is None]
-        vectors = await service.embedder.embed([text for _, text in known])
+        current = [(row, text) for row, text in zip(rows, texts, strict=True) if text is not None]
+        stale = [row for row, text in zip(rows, texts, strict=True) if text is None]
+        vectors = await service.embedder.embed([text for _, text in current])
         store = partial(
             _store_vectors,
             claim=claim,
             embedder=service.embedder.name,
-            rows=[row for row, _ in known],
+            rows=[row for row, _ in current],
             vectors=vectors,
-            unknown=unknown,
+            stale=stale,
         )
         done = await service.database.write(claim.owner, store, background=True)
 
@@ -86,13 +86,16 @@ def _pending(connection: Connection, claim: Claim) -> Pending:
 
 
 def _texts(pending: Pending, redact: Redact) -> list[str | None]:
-    """The text of each pending passage, cut again from its turn or fact, as the index holds no copy."""
+    """Return the text of each pending passage; None if its source has no such passage any more.
+
+    The texts are cut again from their turns, facts and items, as the index keeps no copy.
+    """
     rows, sources = pending
-    texts = {(source, seq): _cut(seq, row, redact) for (source, seq), row in sources.items()}
+    texts = {(source, seq): _texts_by_part(seq, row, redact) for (source, seq), row in sources.items()}
     return [texts.get((row.source, row.seq), {}).get(row.part) for row in rows]
 
 
-def _cut(seq: int, row: AnyRow, redact: Redact) -> dict[int, str]:
+def _texts_by_part(seq: int, row: AnyRow, redact: Redact) -> dict[int, str]:
     if seq == index.OF_ITEM:
         return dict(enumerate(stored_passages(row.value, row.fields, redact)))
     found = turn_passages(row, redact) if seq else fact_passages(row.text)
@@ -105,14 +108,14 @@ def _store_vectors(
     embedder: str,
     rows: Sequence[AnyRow],
     vectors: Vectors,
-    unknown: Sequence[AnyRow],
+    stale: Sequence[AnyRow],
 ) -> bool:
     tasks.hold(connection, claim)
     system.claim_embedder(connection, embedder)
     if rows:
         index.set_vectors(connection, embedder, rows, vectors)
-    if unknown:
-        index.discard(connection, unknown)
+    if stale:
+        index.discard(connection, stale)
     tasks.advance(connection, claim, claim.upto)
     done = not index.pending(connection, claim.owner, claim.subject, limit=1)
     if done:

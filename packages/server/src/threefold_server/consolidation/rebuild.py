@@ -1,4 +1,4 @@
-"""Making anew what is derived: all of it, or only the vectors; and giving parked work another go."""
+"""Rebuilding of derived data (digests, index, extracted facts, vectors), and retrying of parked tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from threefold_server.storage.store import system
 
 
 async def rebuild(service: Service, progress: Progress | None = None) -> None:
-    """Drop digests and index, and with a model the facts it drew, and make them again. What somebody saved, edited or
-    pinned stays as it is; what was forgotten or expired stays away."""
+    """Delete the digests and the index of every owner, and make them again from the turns.
+
+    With an extractor, extracted facts are deleted and extracted again, too. Facts that somebody saved, edited or pinned
+    are kept as they are. Forgotten and expired memories do not come back.
+    """
     settings = service.settings
     trigger = settings.trigger if settings.rolling_summary else None
     extract = service.extractor is not None
@@ -23,9 +26,10 @@ async def rebuild(service: Service, progress: Progress | None = None) -> None:
 
 
 async def reembed(service: Service, progress: Progress | None = None) -> None:
-    """Replace the vectors of another embedder by those of the present one. Until it has one, words find a memory.
+    """Replace the vectors of other embedders by vectors of the current one.
 
-    The store changes hands last, in one short transaction: until then its old embedder may still be serving it.
+    A memory is found by words only until it has its new vector. The name of the store's embedder changes last, in one
+    short transaction, because a service with the old embedder may run until then.
     """
     name = service.embedder.name
     for owner in await service.database.read("system", system.all_owners):
@@ -37,13 +41,13 @@ async def reembed(service: Service, progress: Progress | None = None) -> None:
 
 
 async def retry_parked(service: Service) -> int:
-    """Make parked tasks due again; returns how many there were."""
+    """Make all parked tasks due again, and return their number."""
     requeue = partial(system.requeue_parked, now=service.clock())
     return await service.database.write("system", requeue, background=True)
 
 
 async def extract_now(service: Service) -> None:
-    """Make the extraction of everything that was said so far due; nothing without a model."""
+    """Make the extraction of all turns that have not been read yet due. Do nothing without an extractor."""
     if service.extractor is not None:
         queue = partial(system.queue_extraction, now=service.clock())
         await service.database.write("system", queue, background=True)

@@ -1,4 +1,4 @@
-"""Housekeeping at intervals: read counts are written down, what has expired is deleted, gauges are set."""
+"""Housekeeping at intervals: store counters, chain the audit, delete expired and old rows, set gauges."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ FLUSH_SECONDS = 5
 SWEEP_SECONDS = 60
 RETIRE_SECONDS = 3_600
 AT_ONCE = 200
-"""Rows per transaction, so that no writer waits long for a sweep."""
+"""Rows per transaction, so that no writer waits long for it."""
 
 THREADS_AT_ONCE = 20
-"""A thread may hold thousands of checkpoints."""
+"""Threads per transaction: fewer, as one thread may have thousands of checkpoints."""
+
+Action = Callable[[Service], Awaitable[bool | None]]
+"""One short piece of housekeeping; returns True if more of it is left."""
 
 
-Job = Callable[[Service], Awaitable[bool | None]]
-"""One short piece of work; True where more of it is left."""
+async def every(seconds: float, service: Service, action: Action) -> None:
+    """Run `action` every `seconds`, and without a pause while more is left.
 
-
-async def every(seconds: float, service: Service, job: Job) -> None:
-    """Do a job now and then again and again, whatever becomes of it. A cancel waits for the piece in hand."""
+    Errors are logged. A cancellation waits for the current run.
+    """
     while True:
         more: bool | None = False
         try:
             with anyio.CancelScope(shield=True):
-                more = await job(service)
+                more = await action(service)
         except Unavailable:
-            pass  # the requests and the worker say so; the next time is soon enough
-        except Exception as error:  # noqa: BLE001 - a bug in one job must not end all background work
-            fields = {"job": job.__name__, "error": type(error).__name__}
+            pass  # requests and the worker report the outage; the next run catches up
+        except Exception as error:  # noqa: BLE001 - a bug in one action must not end all background work
+            fields = {"job": action.__name__, "error": type(error).__name__}
             logger.warning("housekeeping failed", extra={"fields": fields})
         await anyio.sleep(0 if more else seconds)
 
 
 async def flush_reads(service: Service) -> bool:
-    """Write down how often facts were recalled; those read often live once longer."""
+    """Store how often each fact was recalled. Facts that are recalled often get a later expiry, once."""
     counts = dict(islice(service.reads.items(), AT_ONCE))
     if not counts:
         return False
@@ -61,7 +63,7 @@ async def flush_reads(service: Service) -> bool:
 
 
 async def flush_key_uses(service: Service) -> None:
-    """Write down when keys were last used."""
+    """Store when each API key was last used."""
     uses, service.key_uses = service.key_uses, {}
     if not uses:
         return
@@ -73,7 +75,7 @@ async def flush_key_uses(service: Service) -> None:
 
 
 async def flush_refusals(service: Service) -> bool:
-    """Write down what was refused to whom, and how often."""
+    """Add the refused requests, counted by caller, operation and error, to the audit."""
     counts = dict(islice(service.refusals.items(), AT_ONCE))
     if not counts:
         return False
@@ -95,7 +97,7 @@ def _note_refusals(connection: Connection, counts: Mapping[Refusal, int], now: i
 
 
 async def chain_audit(service: Service) -> bool:
-    """Chain the new entries of the audit, and drop those whose time is over."""
+    """Add the new entries of the audit to its hash chain, and delete entries that are past their retention."""
     chained = await service.database.write("system", partial(system_audit.chain, limit=AT_ONCE), background=True)
     days = service.settings.audit_retention_days
     if days is not None:
@@ -105,15 +107,15 @@ async def chain_audit(service: Service) -> bool:
 
 
 async def sweep(service: Service) -> bool:
-    """Delete what has expired, and count the open tasks."""
+    """Delete expired facts and items, finish purges, make folds of idle sessions due, and set the gauges of tasks."""
     now = service.clock()
     expired = partial(system.sweep_expired_facts, now=now, limit=AT_ONCE)
     swept = await service.database.write("system", expired, background=True)
-    old = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
-    swept = max(swept, await service.database.write("system", old, background=True))
+    expired = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
+    swept = max(swept, await service.database.write("system", expired, background=True))
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
     await service.database.write("system", partial(spending.sweep, day=now // DAY), background=True)
-    await service.database.purge()  # again, where a reader was in the way when something was forgotten
+    await service.database.purge()  # if an open read prevented it at the time of the forget
     await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)
     counts = await service.database.read("system", partial(system.task_counts, now=now))
     service.metrics.tasks.clear()
@@ -123,16 +125,16 @@ async def sweep(service: Service) -> bool:
 
 
 def _fold_idle(connection: Connection, service: Service, now: int) -> None:
-    """Let sessions that have just become idle be folded down to the target, as if they had passed the trigger."""
+    """Make a fold due for sessions that have just become idle and have more undigested tokens than the target."""
     settings = service.settings
     if settings.rolling_summary:
         idle_since = now - int(settings.idle_seconds * MICROS)
-        since = idle_since - 2 * SWEEP_SECONDS * MICROS  # the last sweep may have been late
+        since = idle_since - 2 * SWEEP_SECONDS * MICROS  # twice the interval, as the last sweep may have been late
         system.fold_idle(connection, since, idle_since, settings.target, now)
 
 
 async def retire_turns(service: Service) -> bool:
-    """Erase turns that are older than the store keeps them, as a forget would."""
+    """Erase turns older than `turn_retention_days`, in the same way as a forget."""
     days = service.settings.turn_retention_days
     if days is None:
         return False
@@ -142,7 +144,7 @@ async def retire_turns(service: Service) -> bool:
 
 
 async def retire_threads(service: Service) -> bool:
-    """Erase threads of graphs that have been idle for longer than the store keeps them."""
+    """Erase threads that were idle for longer than `thread_retention_days`."""
     days = service.settings.thread_retention_days
     if days is None:
         return False

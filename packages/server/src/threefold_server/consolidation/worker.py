@@ -1,13 +1,13 @@
-"""The worker: claims what is due, keeps its leases alive, and settles every outcome.
+"""The worker: claims due tasks, extends their leases while it works, and stores the outcome of each.
 
-done          the handler itself finished the task in its last transaction
-model error   retried later, more and more rarely, at most eight times; then parked
-refusal       parked at once: a person has to look
-budget spent  put off until the next day; no attempt is counted
-facts moved   as a model error: at each of several comparisons with new ones
-lease lost    dropped; whoever holds the task now does it
-no database   given back once it answers again; no attempt is counted
-a bug         as a model error, but logged with its type and place
+done          The handler completed the task in its last transaction.
+model error   The task is retried with growing delays, eight attempts in all, then parked.
+refusal       The task is parked at once: an operator has to fix the cause.
+budget spent  The task is postponed to the next day. This counts as no attempt.
+facts moved   The owner's facts changed during each of ten comparisons: as a model error.
+lease lost    The result is discarded. The worker that has the lease now does the task.
+no database   The task is released once the database answers again. This counts as no attempt.
+bug           As a model error, and the log has its type, file and line.
 """
 
 from __future__ import annotations
@@ -52,20 +52,20 @@ from threefold_server.storage.sessions.tasks import MAX_ATTEMPTS, Claim, LeaseLo
 from threefold_server.storage.store import system
 from threefold_server.telemetry import logger, span
 
-POLL_SECONDS = 0.25  # with the gathering of turns before it, a vector is there well within a second
+POLL_SECONDS = 0.25  # with GATHER_SECONDS of the index, a new turn has its vector well within a second
 LEASE_SECONDS = 60
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
 GRACE_SECONDS = 10
-FIRST_RETRY_SECONDS = 5  # doubling, eight attempts take over ten minutes: a rate limit of that length parks nothing
+FIRST_RETRY_SECONDS = 5  # doubled each time: eight attempts take over ten minutes, longer than most rate limits last
 LONGEST_WAIT_SECONDS = 3_600
 MAX_REASON_CHARS = 300
 
 Handler = Callable[[Service, Claim], Awaitable[None]]
 Progress = Callable[[int, int], None]
-"""Called with the number of tasks done and of those left."""
+"""Called with the number of tasks that are done and the number of those that are left."""
 
 FLUSHES = {flush_reads: FLUSH_SECONDS, flush_refusals: FLUSH_SECONDS, flush_key_uses: SWEEP_SECONDS}
-"""What each process has counted, and how often it writes that down."""
+"""The counters that each process keeps in memory, and the seconds between two writes of them."""
 
 HANDLERS: dict[TaskKind, Handler] = {
     "index": index_words,
@@ -76,7 +76,10 @@ HANDLERS: dict[TaskKind, Handler] = {
 
 
 class Worker:
-    """One process's share of the background work. Each kind has its own slots, so a slow model delays no indexing."""
+    """Runs the background work of one process.
+
+    Each kind of task has its own slots, so that a slow model does not delay the index.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -87,54 +90,55 @@ class Worker:
         self._outage = False
 
     def wake(self) -> None:
-        """Look for due tasks now; to be called in the event loop."""
+        """Look for due tasks now, without waiting for the next poll. Call it in the event loop of `run`."""
         self._changed.set()
 
     def stop(self) -> None:
-        """Claim nothing more; `run` returns once what is in flight is done."""
+        """Claim no more tasks; `run` returns once the running ones are done."""
         self._stopping = True
         self.wake()
 
     async def run(self) -> None:
-        """Work until stopped or cancelled; then finish what is in flight, for at most ten seconds."""
+        """Work until stopped or cancelled, then let running tasks finish for at most ten seconds."""
         async with anyio.create_task_group() as group:
             try:
                 while not self._stopping:
-                    await self._claim(group)
+                    await self._claim_due(group)
                     await self._wait()
             finally:
                 await self._drain()
 
     async def run_until_idle(self, progress: Progress | None = None) -> None:
-        """Work until nothing is due any more that another worker does not hold."""
+        """Work until no task is due, except those that other workers have claimed."""
         async with anyio.create_task_group() as group:
             while await self._is_busy(group):
                 if progress is not None:
-                    progress(self._done, await self._left())
+                    progress(self._done, await self._count_due())
                 await self._wait()
         if progress is not None:
-            progress(self._done, await self._left())
+            progress(self._done, await self._count_due())
 
     async def _is_busy(self, group: TaskGroup) -> bool:
-        """Claim what is due; what ends meanwhile may have made more due."""
-        return await self._claim(group) or bool(self._running) or self._changed.is_set()
+        """Claim due tasks and return True if one runs, or if one that has just ended may have made another due."""
+        return await self._claim_due(group) or bool(self._running) or self._changed.is_set()
 
-    async def _claim(self, group: TaskGroup) -> bool:
-        """Start as many due tasks as there are free slots; False if none is due."""
-        self._changed = anyio.Event()  # before looking: what becomes due meanwhile must not be missed
+    async def _claim_due(self, group: TaskGroup) -> bool:
+        """Claim and start as many due tasks as there are free slots. Return False if no task is due."""
+        self._changed = anyio.Event()  # replaced before the query, so that a wake during it is not lost
         busy = Counter(claim.kind for claim in self._running)
         limit = self._service.settings.consolidators
-        wanted: dict[TaskKind, int] = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
+        slots: dict[TaskKind, int] = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
         now = self._service.clock()
-        claim_due = partial(system.claim_due, wanted=wanted, now=now, until=now + LEASE_SECONDS * MICROS)
+        claim_due = partial(system.claim_due, wanted=slots, now=now, until=now + LEASE_SECONDS * MICROS)
         try:
             claims = await self._service.database.write("system", claim_due, background=True)
         except Unavailable as error:
             self._note_outage(error)
-            return True  # nobody knows; ask again
+            return True  # unknown whether a task is due; the caller asks again
         self._outage = False
         for claim in claims:
-            self._running[claim] = anyio.CancelScope(shield=True)  # a cancelled worker still ends what it began
+            # Shielded, so that a cancelled worker can finish its tasks in `_drain`.
+            self._running[claim] = anyio.CancelScope(shield=True)
             group.start_soon(self._work, claim)
         return bool(claims)
 
@@ -147,34 +151,35 @@ class Worker:
             logger.warning("background work waits for the database", extra={"fields": {"reason": error.message}})
         self._outage = True
 
-    async def _left(self) -> int:
-        due = partial(system.due_tasks, kinds=list(HANDLERS), now=self._service.clock())
-        return await self._service.database.read("system", due)
+    async def _count_due(self) -> int:
+        count = partial(system.due_tasks, kinds=list(HANDLERS), now=self._service.clock())
+        return await self._service.database.read("system", count)
 
     async def _work(self, claim: Claim) -> None:
-        with self._running[claim] as scope:
+        with self._running[claim] as attempt:
             async with anyio.create_task_group() as group:
-                group.start_soon(self._keep_lease, claim, group.cancel_scope)
+                group.start_soon(self._extend_lease, claim, group.cancel_scope)
                 await self._attempt(claim)
                 group.cancel_scope.cancel()
-        if scope.cancelled_caught:
+        if attempt.cancelled_caught:
             with anyio.move_on_after(1, shield=True):
-                await self._settle(claim, partial(tasks.release, claim=claim))
+                await self._store_outcome(claim, partial(tasks.release, claim=claim))
         del self._running[claim]
         self._done += 1
         self.wake()
 
-    async def _keep_lease(self, claim: Claim, scope: anyio.CancelScope) -> None:
+    async def _extend_lease(self, claim: Claim, work: anyio.CancelScope) -> None:
+        """Extend the lease of a running task again and again; cancel `work` if another worker has taken the task."""
         while True:
             await anyio.sleep(HEARTBEAT_SECONDS)
             until = self._service.clock() + LEASE_SECONDS * MICROS
             try:
                 extend = partial(tasks.extend, claim=claim, until=until)
-                held = await self._service.database.write(claim.owner, extend, background=True)
+                still_ours = await self._service.database.write(claim.owner, extend, background=True)
             except Unavailable:
                 continue
-            if not held:
-                scope.cancel()
+            if not still_ours:
+                work.cancel()
 
     async def _attempt(self, claim: Claim) -> None:
         try:
@@ -182,7 +187,7 @@ class Worker:
                 await HANDLERS[claim.kind](self._service, claim)
             return
         except LeaseLost as error:
-            logger.info("task dropped", extra={"fields": {"kind": claim.kind, "reason": str(error)}})
+            logger.info("task lost its lease", extra={"fields": {"kind": claim.kind, "reason": str(error)}})
             outcome: Callable[[Connection], None] = partial(tasks.release, claim=claim)
         except Unavailable:
             await anyio.sleep(POLL_SECONDS)
@@ -193,26 +198,28 @@ class Worker:
         except (ModelError, EmbedderMismatch, FactsMoved) as error:
             outcome = self._failed(claim, error, str(error))
         except Exception as error:  # noqa: BLE001 - a bug in one task must not end the work on all others
-            outcome = self._failed(claim, error, f"unexpected {type(error).__name__}; the log says where")
-        await self._settle(claim, outcome)
+            outcome = self._failed(claim, error, f"unexpected {type(error).__name__}; see the service log")
+        await self._store_outcome(claim, outcome)
 
     def _failed(self, claim: Claim, error: Exception, reason: str) -> Callable[[Connection], None]:
         permanent = isinstance(error, ModelRefused)
         self._service.metrics.task_failures.labels(claim.kind, str(permanent).lower()).inc()
-        fields = {"kind": claim.kind, "error": type(error).__name__, "permanent": permanent, "at": _place(error)}
+        fields = {"kind": claim.kind, "error": type(error).__name__, "permanent": permanent, "at": _source_line(error)}
         logger.warning("task failed", extra={"fields": fields})
         return partial(
             _record_failure,
             claim=claim,
             permanent=permanent,
-            reason=str(clean_text(reason))[:MAX_REASON_CHARS],  # a model's words, which may be unstorable
+            reason=str(clean_text(reason))[:MAX_REASON_CHARS],  # no database stores every character
             retry_after=error.retry_after if isinstance(error, ModelError) else None,
             now=self._service.clock(),
         )
 
-    async def _settle(self, claim: Claim, outcome: Callable[[Connection], None]) -> None:
-        """Store an outcome as soon as the database answers. A worker that stops does not wait for that: the lease
-        runs out by itself."""
+    async def _store_outcome(self, claim: Claim, outcome: Callable[[Connection], None]) -> None:
+        """Store an outcome, and try again until the database answers.
+
+        A worker that is stopping tries once only: the lease expires by itself.
+        """
         while True:
             try:
                 return await self._service.database.write(claim.owner, outcome, background=True)
@@ -220,9 +227,9 @@ class Worker:
                 if self._stopping:
                     return None
                 await anyio.sleep(POLL_SECONDS)
-            except Exception as error:  # noqa: BLE001 - the lease runs out by itself; the other work goes on
-                fields = {"kind": claim.kind, "error": type(error).__name__, "at": _place(error)}
-                return logger.error("task not settled", extra={"fields": fields})
+            except Exception as error:  # noqa: BLE001 - the lease expires by itself; other tasks must go on
+                fields = {"kind": claim.kind, "error": type(error).__name__, "at": _source_line(error)}
+                return logger.error("outcome of a task not stored", extra={"fields": fields})
 
     async def _drain(self) -> None:
         self._stopping = True
@@ -236,7 +243,7 @@ class Worker:
 
 @asynccontextmanager
 async def run_workers(service: Service) -> AsyncGenerator[None]:
-    """Do the background work of a process while it serves: all of it, or only to write down what it has counted."""
+    """Run the background work of a service inside the block. If `consolidate` is off, only store its counters."""
     worker = Worker(service)
     try:
         async with anyio.create_task_group() as upkeep:
@@ -262,12 +269,17 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
 
 
 async def run_until_idle(service: Service, progress: Progress | None = None) -> None:
-    """Do what is due now, and what becomes due by it."""
+    """Run all due tasks, including those that become due through them, and return when none is left."""
     await Worker(service).run_until_idle(progress)
 
 
 def retry_delay(attempts: int, retry_after: float | None) -> float:
-    """Seconds until the next attempt after so many failed ones, spread so that many tasks do not come back at once."""
+    """Return the seconds until the next attempt, with up to 25 % of jitter so that many tasks do not come back at once.
+
+    Args:
+        attempts: The number of failed attempts in a row, at least 1.
+        retry_after: The wait in seconds that the model's server asked for; the delay is not shorter.
+    """
     backoff = FIRST_RETRY_SECONDS * 2 ** (attempts - 1) * random.uniform(1, 1.25)
     return min(max(backoff, retry_after or 0), LONGEST_WAIT_SECONDS)
 
@@ -283,7 +295,7 @@ def _record_failure(
         tasks.retry_later(connection, claim, attempts, due_at, reason)
 
 
-def _place(error: Exception) -> str:
-    """Where an error came from; its message may hold what somebody said."""
+def _source_line(error: Exception) -> str:
+    """Return file and line of an error for the log. Its message is left out, as it may quote what somebody said."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}"

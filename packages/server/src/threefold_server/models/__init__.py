@@ -1,4 +1,7 @@
-"""Models behind ports: which ones the settings name. Heavy libraries load on first use only."""
+"""Embedders, summarizers, extractors and the chat model, built from the settings.
+
+A heavy library is imported only when its model is built.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,22 @@ def build_embedder(
     timeout: float = 30.0,
     meter: Meter | None = None,
 ) -> Embedder:
-    """Return the embedder `minilm`, `hash` or `openai:<model>`; `dimensions` is for a model we do not know."""
+    """Build an embedder.
+
+    Args:
+        spec: `minilm`, `hash` or `openai:<model>`.
+        redact: Applied to every text that is sent to another machine.
+        model_path: The model file of `minilm`; None for the installed one.
+        dimensions: The length of the vectors of an OpenAI-compatible model; needed unless it is one of OpenAI's own.
+        api_key: The key of the OpenAI-compatible endpoint.
+        base_url: The URL of that endpoint; None for OpenAI's.
+        timeout: Seconds until a request fails.
+        meter: Charges the tokens of each request; None to charge nobody.
+
+    Raises:
+        ValueError: `spec` is unknown, or `dimensions` is missing.
+        InstallationError: The model or its library is not installed.
+    """
     if spec == "minilm":
         from threefold_server.models.minilm import MiniLMEmbedder
 
@@ -43,10 +61,10 @@ def build_embedder(
 
     model = spec.removeprefix(_OPENAI)
     if not model or model == spec:
-        raise ValueError(f"unknown embedder {spec!r}: choose one of minilm, hash, openai:<model>")
+        raise ValueError(f"unknown embedder {spec!r}: choose minilm, hash or openai:<model>")
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
-        raise ValueError(f"the embedder {spec!r} needs the number of its dimensions; set embedder_dimensions")
+        raise ValueError(f"the dimensions of the embedder {spec!r} are unknown; set embedder_dimensions")
     url = base_url or BASE_URL
     return OpenAIEmbedder(model, size, redact=redact, api_key=api_key, base_url=url, timeout=timeout, meter=meter)
 
@@ -60,7 +78,7 @@ def build_chat(
     timeout: float = 30.0,
     meter: Meter | None = None,
 ) -> ChatModel | None:
-    """Return the chat model behind the endpoint; None where none is set."""
+    """Build the client of a chat model on an OpenAI-compatible endpoint; return None if `model` is None."""
     if model is None:
         return None
     from threefold_server.models.chat import ChatModel
@@ -71,7 +89,10 @@ def build_chat(
 
 
 def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Summarizer:
-    """Return the summarizer that asks the chat model, or else the built-in one; `prompts` may hold a digest.md."""
+    """Build the summarizer that calls the chat model, or without one the built-in one, which calls no model.
+
+    `prompts` is a directory with the store's own `digest.md`; without that file the packaged instructions are used.
+    """
     if chat is None:
         from threefold_server.models.extractive import ExtractiveSummarizer
 
@@ -83,7 +104,10 @@ def build_summarizer(chat: ChatModel | None, prompts: Path | None = None) -> Sum
 
 
 def build_extractor(chat: ChatModel, prompts: Path | None = None) -> Extractor:
-    """Return the extractor that asks the chat model with Mem0's prompts; `prompts` holds a store's own, too."""
+    """Build the extractor that calls the chat model with Mem0's prompts.
+
+    `prompts` is a directory with the store's own `facts.md` (added to the packaged one) and `compare.md` (replaces it).
+    """
     from threefold_server.models.mem0 import Mem0Extractor
 
     return Mem0Extractor(chat, prompts)

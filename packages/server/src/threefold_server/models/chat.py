@@ -1,4 +1,4 @@
-"""One question to a chat model behind an OpenAI-compatible endpoint, and its answer without what is around it."""
+"""The client of a chat model on an OpenAI-compatible endpoint. Its answers come without reasoning and code fences."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Completion(BaseModel):
 
 
 class ChatModel:
-    """The model of the setting `THREEFOLD_MODEL`. Each question is one request; the worker decides about retries."""
+    """The chat model of the setting `THREEFOLD_MODEL`. A question is one request; the worker does the retries."""
 
     def __init__(
         self,
@@ -52,8 +52,22 @@ class ChatModel:
         self._client = connect(api_key, base_url)
 
     async def ask(self, instructions: str, material: str, *, json: bool = False) -> str:
-        """Return the answer, never an empty or a cut one. `json` asks the endpoint for a JSON object."""
-        # Also what was made of turns under another policy, such as the digest so far or a known fact.
+        """Ask one question.
+
+        Args:
+            instructions: The system prompt.
+            material: The user message. It is redacted before it is sent.
+            json: Ask the endpoint for a JSON object.
+
+        Returns:
+            The answer without reasoning and code fence, never empty.
+
+        Raises:
+            ModelError: No usable answer, for example an empty or truncated one; a retry may help.
+            ModelRefused: The model or its server refused the request.
+            BudgetSpent: The budget does not allow the call.
+        """
+        # The material can hold text that was stored under another redaction policy: the digest so far or a known fact.
         material = await to_thread.run_sync(self._redact, material)
         tokens = count_tokens(instructions) + count_tokens(material)
         async with self._meter.call(tokens) if self._meter else nullcontext(Bill(tokens)) as bill:
@@ -80,11 +94,13 @@ class ChatModel:
 
     def _answer(self, choice: _Choice, material: str) -> str:
         if choice.message.refusal or choice.finish_reason == "content_filter":
-            raise ModelRefused(f"{self.name} refused to answer")  # its own words may quote the question
+            raise ModelRefused(f"{self.name} refused to answer")  # without its words, which may quote the material
         if choice.finish_reason == "length":
-            raise ModelError(f"{self.name} was cut off by its length limit")
+            raise ModelError(f"the answer of {self.name} was truncated at its length limit")
         reply = choice.message.content or ""
         answer = unwrap(reply, material)
         if not answer:
-            raise ModelError(f"{self.name} gave {'its reasoning without an answer' if reply.strip() else 'no answer'}")
+            raise ModelError(
+                f"{self.name} returned {'reasoning without an answer' if reply.strip() else 'an empty answer'}"
+            )
         return answer

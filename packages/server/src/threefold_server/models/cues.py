@@ -1,8 +1,8 @@
-"""What makes a sentence worth keeping: the words that the extractive digest looks for, and their weights.
+"""The words that the extractive digest looks for in a sentence, and their weights.
 
-The patterns were chosen on conversations. On five of LoCoMo (8,274 sentences, hardly any of them a rule) 53
-sentences pass for a rule, and a digest of 1,200 tokens holds 33 % of the turns that questions are asked about while
-covering 11 % of all turns.
+The patterns were chosen on conversations. In five LoCoMo conversations (8,274 sentences, hardly any of them a rule) 53
+sentences are taken for rules. A digest of 1,200 tokens contains 33 % of the turns that LoCoMo asks questions about, and
+11 % of all turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 RULE = 100
-"""The salience of a standing rule or a refusal: above anything that the weights add up to."""
+"""The salience of a standing rule or a refusal: more than all weights together."""
 
 
 def _any(*patterns: str) -> re.Pattern[str]:
@@ -19,38 +19,40 @@ def _any(*patterns: str) -> re.Pattern[str]:
 
 # Where a directive can begin: at the start, after punctuation, or after a word that introduces one.
 _START = r"(?:^|[,;:.!?(\"“—–-]\s*|\b(?:please|and|but|so|or|then|that|just|to|must|should|shall)\s+)"
-_SELF = r"\b(?:i|we|you|i'll|we'll|i will|we will|he|she)\s+"
-_WHO = r"\b(?:i|we|he|she|they)\s+"
-# Encouragement and memories are no rules ("never give up", "I've always loved it"): tripled the false ones.
-_CHEER = (
+_SUBJECT = r"\b(?:i|we|you|i'll|we'll|i will|we will|he|she)\s+"
+_PERSON = r"\b(?:i|we|he|she|they)\s+"
+# Encouragement and memories are not rules ("never give up", "I've always loved it"); with them, false rules tripled.
+_NO_RULE_AFTER = (
     r"(?!(?:been|had|saw|seen|knew|know|think|thought|worry|mind|forget|remember|regret|give up|quit|let|get|gets|got|"
     r"feel|feels|felt|be (?:afraid|sad|shy|sorry|there|able)|look|looks|here|there|there's|wanted|loved|admired|"
     r"good|great|nice|fun|a|the|so|in|by|sweat|hesitate|beat)\b)"
 )
-_NO_THING = r"(?!problem|worries|idea|way|doubt|wonder|one|need|kidding|thanks|rush|matter|longer|big)[\w-]+"
+_FORBIDDEN_NOUN = r"(?!problem|worries|idea|way|doubt|wonder|one|need|kidding|thanks|rush|matter|longer|big)[\w-]+"
 
 _RULES = _any(
     # never, always, do not, only, no
-    _START + r"(?:never|always),?\s+(?:ever\s+)?" + _CHEER + r"\w",
-    _SELF + r"(?:never|always)\s+" + _CHEER + r"(?!\w+ed\b)\w",
+    _START + r"(?:never|always),?\s+(?:ever\s+)?" + _NO_RULE_AFTER + r"\w",
+    _SUBJECT + r"(?:never|always)\s+" + _NO_RULE_AFTER + r"(?!\w+ed\b)\w",
     r"\balways[.!]*$",
-    _START + r"(?:do not|don'?t|avoid|stop)\s+(?:ever\s+)?" + _CHEER + r"\w",
-    _START + r"only\s+(?!been|just|if|one|then|know)" + _CHEER + r"\w",
-    r"\b(?:i|we)\s+only\s+(?!\w+ed\b|have|know|want)" + _CHEER + r"\w",
+    _START + r"(?:do not|don'?t|avoid|stop)\s+(?:ever\s+)?" + _NO_RULE_AFTER + r"\w",
+    _START + r"only\s+(?!been|just|if|one|then|know)" + _NO_RULE_AFTER + r"\w",
+    r"\b(?:i|we)\s+only\s+(?!\w+ed\b|have|know|want)" + _NO_RULE_AFTER + r"\w",
     r"\bonly(?=[.,;!]|$)|\b(?:use|reply|answer|speak|write|pay|eat|read|allow|accept|ship|work)s?\s+only\b",
-    r"(?:^|[,;:]\s*)no\s+" + _NO_THING + r"(?:\s+\S+){0,4}[.!]*$",
+    r"(?:^|[,;:]\s*)no\s+" + _FORBIDDEN_NOUN + r"(?:\s+\S+){0,4}[.!]*$",
     # must, may not; but not the guess "that must be nice"
     r"\bmust(?:n't)?\b(?!'ve|\s+(?:say|admit|feel|love|add|be|have\s+(?:been|felt|had|\w+ed))\b)(?=\s+\w)",
     r"\bmust\s+(?:always\s+)?be\s+(?:\w+ed|in|on|at|under|over|below|above|within|before|after|less|more|no|short|"
     r"sent|kept|done|paid|written|made|run)\b",
-    r"\b(?:may|can|should|shall)\s*(?:not|n't|only|never)\s+(?!imagine|guess|hope|see|help|wait)" + _CHEER + r"\w",
+    r"\b(?:may|can|should|shall)\s*(?:not|n't|only|never)\s+(?!imagine|guess|hope|see|help|wait)"
+    + _NO_RULE_AFTER
+    + r"\w",
     r"\b(?:nobody|no one)\s+(?:may|must|should|shall)\b",
     # refusals
-    _WHO + r"(?:can't|cannot|can not)\s+(?:have|eat|drink|use|share|take|accept|tolerate|be)\b",
-    _WHO + r"(?:don't|do not)\s+(?:eat|drink|use|want|accept|allow|work|fly|share|sign|ship|sell)\b",
-    _WHO + r"(?:won't|will not|refuse|decline)\s+" + _CHEER + r"\w|\brefus(?:e|es|ed)\s+to\b",
+    _PERSON + r"(?:can't|cannot|can not)\s+(?:have|eat|drink|use|share|take|accept|tolerate|be)\b",
+    _PERSON + r"(?:don't|do not)\s+(?:eat|drink|use|want|accept|allow|work|fly|share|sign|ship|sell)\b",
+    _PERSON + r"(?:won't|will not|refuse|decline)\s+" + _NO_RULE_AFTER + r"\w|\brefus(?:e|es|ed)\s+to\b",
     r"\b(?:i'm|i am|is|are|he's|she's|they're)\s+(?:\w+ly\s+)?allergic\b",
-    # the words for a rule itself
+    # words that announce a rule
     _START + r"make sure\b",
     r"\b(?:not allowed|not permitted|(?:are|is) not to|forbidden|prohibited|off[- ]limits|under no circumstances)\b",
     r"\b(?:no exceptions|without exception|at all times|from now on|required to)\b",
@@ -113,13 +115,13 @@ _SHORT = 20
 
 
 def is_rule(sentence: str) -> bool:
-    """Tell whether a sentence states a standing rule or a refusal; a question only does when it asks for something."""
+    """Return True if a sentence states a standing rule or a refusal. A question does only if it asks for an action."""
     plain = sentence.replace("’", "'")
     return bool(_RULES.search(plain)) and not (_QUESTION.search(plain) and not _ASKS.search(plain))
 
 
 def salience(sentence: str) -> int:
-    """Return how much a sentence that is no rule is worth; below zero it is not worth a line."""
+    """Return the weight of a sentence that is no rule. Below zero, the sentence is not worth keeping."""
     plain = sentence.replace("’", "'")
     names = sum(word[0].isupper() for word in _NAME.findall(plain))
     short = 2 if plain.isascii() and len(plain) < _SHORT else 0

@@ -1,4 +1,4 @@
-"""The built-in digest: the sentences worth keeping, word for word, each with its speaker and turn. No model call."""
+"""The built-in summarizer. Without a model, it keeps salient sentences word for word, with their speaker and turn."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from threefold_server.text.tokens import count_tokens, head_and_tail
 
 MAX_TOKENS = 1_200
 MAX_LINES_PER_TURN = 24
-"""One pasted document must not push out all that was said before it."""
+"""Limits what one pasted document can displace from the digest."""
 
 _BLOB = re.compile(r"(?:data:[\w.+-]+/[\w.+-]+;base64,)?[A-Za-z0-9+/=_-]{60,}(?:\r?\n[A-Za-z0-9+/=_-]+(?=\r?\n|\Z))*")
 
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """One kept sentence; `seq` is 0 for a line of a digest that another summarizer wrote."""
+    """One sentence of a digest; `seq` is 0 if another summarizer wrote it."""
 
     seq: int
     speaker: str
@@ -36,21 +36,22 @@ class _Line:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What makes two lines the same: the speaker and the words."""
+        """Two lines with the same key say the same."""
         return self.speaker, same_words(self.text)
 
     @property
     def salience(self) -> int:
-        """Judged from the line alone, so that a line weighs the same in every fold."""
+        """The weight of the line. It depends on the line only, so that it is the same in every fold."""
         if may_give_rules(self.speaker) and is_rule(self.text):
             return RULE
         return salience(self.text) - self.speaker.endswith(TOOL)
 
 
 class ExtractiveSummarizer:
-    """Keeps the most salient sentences of a session within `max_tokens`; rules and refusals go last.
+    """Keeps the most salient sentences of a session within `max_tokens`; rules and refusals are removed last.
 
-    Of equally salient lines the newest stay; of rules, the oldest, since only they are in no window any more.
+    Among equally salient lines the newest are kept. Among rules the oldest are kept, as newer ones may still be in the
+    window.
     """
 
     name = "extractive-v1"
@@ -60,19 +61,19 @@ class ExtractiveSummarizer:
         self._max_tokens = max_tokens
 
     async def fold(self, prior: str | None, turns: Sequence[DigestTurn]) -> str:
-        """Return the next digest: lines of `prior` and of `turns` in order of turn, none twice."""
+        """Return the next digest: lines of `prior` and of `turns` in the order of turns, without duplicates."""
         return await to_thread.run_sync(self._fold, prior or "", turns)
 
     def _fold(self, prior: str, turns: Sequence[DigestTurn]) -> str:
         unique: dict[tuple[str, str], _Line] = {}
-        for line in [*_parse(prior), *(line for turn in turns for line in _select(turn))]:
+        for line in [*_lines_of_digest(prior), *(line for turn in turns for line in _lines_of_turn(turn))]:
             unique.setdefault(line.key, line)
         ordered = sorted(unique.values(), key=lambda line: line.seq)
         return "\n".join(_within(ordered, self._max_tokens))
 
 
-def _parse(digest: str) -> Iterator[_Line]:
-    """Yield the lines of a digest; what another summarizer wrote is cut into sentences."""
+def _lines_of_digest(digest: str) -> Iterator[_Line]:
+    """Yield the lines of a digest. Text that another summarizer wrote is split into sentences."""
     for line in digest.split("\n"):
         if found := LINE.fullmatch(line):
             yield _Line(int(found[1]), found[2], found[3])
@@ -80,8 +81,8 @@ def _parse(digest: str) -> Iterator[_Line]:
             yield from (_Line(0, "", part) for part in parts(line))
 
 
-def _select(turn: DigestTurn) -> Iterator[_Line]:
-    """Yield the lines worth keeping of one turn, in the order they were said."""
+def _lines_of_turn(turn: DigestTurn) -> Iterator[_Line]:
+    """Yield the lines of one turn that are worth keeping, in their order."""
     text = _BLOB.sub("[…]", turn.text)
     lines = [_Line(turn.seq, label(turn), part) for part in dict.fromkeys(parts(text)) if not _is_noise(part)]
     scores = [line.salience for line in lines]
@@ -90,7 +91,7 @@ def _select(turn: DigestTurn) -> Iterator[_Line]:
 
 
 def _within(lines: Sequence[_Line], budget: int) -> list[str]:
-    """Return the most salient lines that fit, in order; a single one that does not fit is cut."""
+    """Return the most salient lines that fit, in order. If not even one fits, return the most salient one, cut."""
     scores = [line.salience for line in lines]
     ranked = sorted(range(len(lines)), key=lambda i: (-scores[i], i if scores[i] == RULE else -i))
     costs = accumulate(count_tokens(f"{lines[i]}\n") for i in ranked)
@@ -101,6 +102,6 @@ def _within(lines: Sequence[_Line], budget: int) -> list[str]:
 
 
 def _is_noise(part: str) -> bool:
-    """Tell punctuation soup (JSON, tables, ASCII art) and what has no letter or digit from text."""
+    """Return True for JSON, tables, ASCII art, and text without a letter or digit."""
     symbols = sum(char in punctuation for char in part)
     return 2 * symbols > len(part) - part.count(" ") or not any(map(str.isalnum, part))

@@ -1,4 +1,4 @@
-"""An embedder without a model: hashed words and letters. Weaker than MiniLM, so only on explicit choice."""
+"""An embedder without a model, from hashed words and letters. It finds less than MiniLM and is never the default."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SIGN = 1 << 31
 
 
 class HashEmbedder:
-    """Signed feature hashing of words, word pairs and letter triples; the same text gives the same vector anywhere."""
+    """Signed feature hashing of words, word pairs and letter triples. A text has the same vector on every machine."""
 
     name = "hash-512"
     dimensions = DIMENSIONS
@@ -28,7 +28,7 @@ class HashEmbedder:
         return await to_thread.run_sync(_embed_all, texts)
 
     async def aclose(self) -> None:
-        """Hold nothing that needs closing."""
+        """Do nothing: the embedder has no connections."""
 
 
 def _embed_all(texts: Sequence[str]) -> Vectors:
@@ -43,7 +43,7 @@ def _embed(text: str) -> Vectors:
     counts = np.bincount(hashes % DIMENSIONS, np.where(hashes & _SIGN, -1.0, 1.0), DIMENSIONS)
     vector = np.sign(counts) * np.sqrt(np.abs(counts))  # damped: recall@10 on LoCoMo 40.8 %, raw counts 36.5 %
     length = np.linalg.norm(vector)
-    if length == 0:  # no words, or all features cancelled: still a direction, since a zero row has no cosine
+    if length == 0:  # no words, or all features cancelled out; a zero vector has no cosine
         vector[_hash(text) % DIMENSIONS] = length = 1.0
     return (vector / length).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""One line of a digest, `[turn] speaker: words`: how it is written, read, and cut from what was said."""
+"""The lines of a digest, `[turn] speaker: words`: their pattern, their speakers, and the sentences they are made of."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ _BULLET = re.compile(r"^(?:[-*•–>#]+|\d{1,2}[.)])\s+")
 
 
 def label(turn: DigestTurn) -> str:
-    """Return who spoke, as a line names it. A colon before a space ends the speaker, so a name has none: nobody can
-    pose as another."""
+    """Return the speaker as a line names it.
+
+    A colon before a space ends the speaker, so those colons are removed from the name: a name must not fake another.
+    """
     named = head(" ".join(turn.speaker.split()), MAX_SPEAKER_CHARS)
     speaker = _ENDS_SPEAKER.sub("", named) or turn.role
     if turn.role == "tool":
@@ -30,18 +32,20 @@ def label(turn: DigestTurn) -> str:
 
 
 def may_give_rules(speaker: str) -> bool:
-    """Tell whether somebody, by the name in a line, may state a standing rule: a person may, not an assistant, not a
-    tool, and not what is only said to have been said."""
+    """Return True if the speaker named in a line may state a standing rule.
+
+    Only a person may: not an assistant, not a tool, and not a line that reports what somebody else said.
+    """
     return not speaker.endswith((TOOL, ASSISTANT)) and speaker not in ("", "assistant", "tool")
 
 
 def unsaid(text: str) -> str:
-    """Return text that nobody is known to have said, so that none of its lines reads as one that somebody said."""
+    """Return the text with "- " before each line that looks like "[12] name: ...", so that no line claims a speaker."""
     return "\n".join(f"- {line}" if LINE.fullmatch(line.strip()) else line for line in text.split("\n"))
 
 
 def parts(text: str) -> Iterator[str]:
-    """Yield the sentences of `text`, each on one line and without its bullet; a very long one in pieces."""
+    """Yield the sentences of `text`, each on one line and without its bullet. Very long ones are split into pieces."""
     for sentence in sentences(text):
         for piece in pack(sentence, MAX_LINE_CHARS, len):
             if part := _BULLET.sub("", " ".join(piece.split())):
@@ -49,5 +53,5 @@ def parts(text: str) -> Iterator[str]:
 
 
 def same_words(text: str) -> str:
-    """What makes two statements the same: their words, whatever the case and the final stop."""
+    """Return the words of a statement without case and final punctuation, for comparing two statements."""
     return text.casefold().rstrip(" .!…。！")

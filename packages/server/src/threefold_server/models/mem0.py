@@ -1,4 +1,7 @@
-"""Facts by a chat model with Mem0's extraction prompt: nothing else of Mem0 runs; needs `threefold-server[mem0]`."""
+"""Extraction of facts by a chat model with Mem0's extraction prompt.
+
+No other code of Mem0 runs. Needs the extra `threefold-server[mem0]`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from anyio import to_thread
 from pydantic import BaseModel, ValidationError
 
 from threefold_server.models.instructions import read_both, read_instructions
-from threefold_server.models.ports import Candidate, Comparison, ModelError, Statement, Talk, Verdict
+from threefold_server.models.ports import Candidate, Comparison, ExtractionInput, ModelError, Statement, Verdict
 from threefold_server.rules.statements import Relation
 from threefold_server.text.packaged import InstallationError
 
@@ -24,7 +27,7 @@ Answer = TypeVar("Answer", bound=BaseModel)
 
 
 class Chat(Protocol):
-    """What is needed of a chat model: one question, one answer."""
+    """The part of `ChatModel` that the extractor uses."""
 
     @property
     def name(self) -> str: ...
@@ -33,7 +36,7 @@ class Chat(Protocol):
 
 
 class Mem0Prompts(Protocol):
-    """What is used of Mem0: its instructions, and how it lays out the material."""
+    """The names of Mem0's prompts module that the extractor uses."""
 
     ADDITIVE_EXTRACTION_PROMPT: str
     generate_additive_extraction_prompt: Callable[..., str]
@@ -60,7 +63,7 @@ class _Verdicts(BaseModel):
 
 
 class Mem0Extractor:
-    """Draws facts from turns, and compares them with known ones: one call each."""
+    """Extracts facts from turns and compares them with known ones, with one call of the chat model each."""
 
     def __init__(self, chat: Chat, prompts: Path | None = None) -> None:
         own = read_both("facts", prompts)
@@ -68,55 +71,62 @@ class Mem0Extractor:
         self._chat, self._prompts, self._instructions = chat, mem0_prompts(), own.text
         self._compare = read_instructions("compare", prompts).text
 
-    async def extract(self, talk: Talk) -> list[Candidate]:
-        """Return the model's candidates, unchecked."""
-        material = await to_thread.run_sync(self._material, talk)
+    async def extract(self, source: ExtractionInput) -> list[Candidate]:
+        """Return the facts that the model proposes, unchecked."""
+        material = await to_thread.run_sync(self._material, source)
         reply = await self._chat.ask(self._prompts.ADDITIVE_EXTRACTION_PROMPT, material, json=True)
         memories = parse(reply, _Memories).memory
-        shown = {turn.seq for turn in talk.turns}
+        shown = {turn.seq for turn in source.turns}
         if memories and all(shown.isdisjoint(memory.sources) for memory in memories):
-            raise ModelError("no memory in the model's answer names a turn that it was shown")
+            raise ModelError("no memory in the model's answer cites a turn that it was shown")
         return [Candidate(memory.text, tuple(memory.sources), memory.attributed_to) for memory in memories]
 
     async def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return the model's verdicts; it must judge every comparison, and name only what it was shown."""
+        """Return the model's verdicts. Raise ModelError if one is missing or names a statement that was not shown."""
         rows = [{"new": _row(item.new), "known": list(map(_row, item.known))} for item in comparisons]
         material = json.dumps({"comparisons": rows}, ensure_ascii=False)
         reply = await self._chat.ask(self._compare, material, json=True)
         given = {verdict.new: verdict for verdict in parse(reply, _Verdicts).verdicts}
-        return [_checked(item, given.get(item.new.name)) for item in comparisons]
+        return [_to_verdict(item, given.get(item.new.name)) for item in comparisons]
 
-    def _material(self, talk: Talk) -> str:
-        """Mem0's layout has plain headings; only what cannot hold one goes in: JSON, and lines without breaks."""
-        said = talk.turns[-1].said.date().isoformat()
+    def _material(self, source: ExtractionInput) -> str:
+        """Return the material for the prompt, as JSON and single lines only.
+
+        Mem0's layout separates its parts by plain headings, so a line break in a text could fake a heading.
+        """
+        date = source.turns[-1].said_at.date().isoformat()
         return self._prompts.generate_additive_extraction_prompt(
-            summary=json.dumps(talk.digest, ensure_ascii=False) if talk.digest else "",
+            summary=json.dumps(source.digest, ensure_ascii=False) if source.digest else "",
             last_k_messages=[
-                {"role": turn.role, "content": " ".join(f"{turn.speaker}: {turn.text}".split())} for turn in talk.before
+                {"role": turn.role, "content": " ".join(f"{turn.speaker}: {turn.text}".split())}
+                for turn in source.before
             ],
             new_messages=[
                 {
                     "seq": turn.seq,
                     "role": turn.role,
                     "name": turn.speaker,
-                    "date": _date(turn.said),
+                    "date": _date(turn.said_at),
                     "content": turn.text,
                 }
-                for turn in talk.turns
+                for turn in source.turns
             ],
-            timestamp=said,
-            current_date=said,  # today would be a second anchor for "yesterday", and a wrong one
+            timestamp=date,
+            current_date=date,  # not today, from which the model could count "yesterday"
             custom_instructions=self._instructions,
         )
 
 
 @lru_cache(maxsize=1)
 def mem0_prompts() -> Mem0Prompts:
-    """Mem0's prompts from their file: importing the package would start its telemetry, write a file into the home
-    directory, and take 1.5 s and 60 MB for clients of other services."""
+    """Load Mem0's prompts from their file, without importing the package.
+
+    Importing it would start its telemetry, write a file into the home directory, and take 1.5 s and 60 MB for clients
+    of other services.
+    """
     package = find_spec("mem0")
     if package is None or package.origin is None:
-        raise InstallationError("facts by a model need the extra: pip install 'threefold-server[mem0]'")
+        raise InstallationError("extracting facts needs an extra: pip install 'threefold-server[mem0]'")
     path = Path(package.origin).parent / "configs" / "prompts.py"
     loader = SourceFileLoader("threefold_server.models._mem0_prompts", str(path))
     spec = spec_from_loader(loader.name, loader)
@@ -127,7 +137,7 @@ def mem0_prompts() -> Mem0Prompts:
 
 
 def parse(reply: str, form: type[Answer]) -> Answer:
-    """The first JSON object in a reply that has the form asked for, whatever stands around it."""
+    """Return the first JSON object in a reply that fits `form`. Raise ModelError if the reply has no such object."""
     problem = "has no JSON object"
     for value in _objects(reply):
         try:
@@ -148,7 +158,7 @@ def _objects(text: str) -> Iterator[object]:
         start = text.find("{", end)
 
 
-def _checked(comparison: Comparison, verdict: _Verdict | None) -> Verdict:
+def _to_verdict(comparison: Comparison, verdict: _Verdict | None) -> Verdict:
     if verdict is None:
         raise ModelError(f"the model gave no verdict on {comparison.new.name}")
     if verdict.relation == "new":

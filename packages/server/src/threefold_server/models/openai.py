@@ -1,4 +1,7 @@
-"""Models behind any OpenAI-compatible HTTP endpoint: the connection, its errors, the embedder; needs [openai]."""
+"""The connection to an OpenAI-compatible HTTP endpoint, its errors, and the embedder that uses it.
+
+Needs the extra `threefold-server[openai]`.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ _CAUSES = {
     "model_not_found": "no such model",
     "rate_limit_exceeded": "rate limit",
 }
-"""What a known error code means. Nothing else of an error's body is kept: its message may quote the request."""
+"""Texts for known error codes. Nothing else of an error's body is kept, as its message may quote the request."""
 
 
 class _Embedding(BaseModel):
@@ -50,7 +53,7 @@ class _Embeddings(BaseModel):
 
 
 class OpenAIEmbedder:
-    """Vectors of `model`; a reply with another number of vectors or of dimensions is refused."""
+    """Computes vectors by a model on an OpenAI-compatible endpoint; refuses replies of a wrong number or length."""
 
     def __init__(
         self,
@@ -69,17 +72,17 @@ class OpenAIEmbedder:
         self._client = connect(api_key, base_url)
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return the unit vectors of `texts`, asked for in groups."""
+        """Return the unit vectors of `texts`, from one request per 128 texts."""
         texts = await to_thread.run_sync(lambda: list(map(self._redact, texts)))
         starts = range(0, len(texts), TEXTS_PER_REQUEST)
-        groups = [await self._charged(texts[start : start + TEXTS_PER_REQUEST]) for start in starts]
+        groups = [await self._request_charged(texts[start : start + TEXTS_PER_REQUEST]) for start in starts]
         return np.concatenate([np.empty((0, self.dimensions), np.float32), *groups])
 
     async def aclose(self) -> None:
         """Close the connections."""
         await self._client.close()
 
-    async def _charged(self, texts: Sequence[str]) -> Vectors:
+    async def _request_charged(self, texts: Sequence[str]) -> Vectors:
         if self._meter is None:
             return await self._request(texts)
         async with self._meter.call(sum(map(count_tokens, texts))):
@@ -93,17 +96,19 @@ class OpenAIEmbedder:
             )
             items = sorted(_Embeddings.model_validate_json(reply.content).data, key=lambda item: item.index)
             if [item.index for item in items] != list(range(len(texts))):
-                raise ModelError(f"{self._model} answered {len(items)} vectors for {len(texts)} texts")
+                raise ModelError(f"{self._model} returned {len(items)} vectors for {len(texts)} texts")
             return self._unit_rows([_decode(item.embedding) for item in items])
 
     def _unit_rows(self, rows: list[NDArray[np.floating]]) -> Vectors:
         sizes = {len(row) for row in rows}
         if sizes != {self.dimensions}:
-            raise ModelError(f"{self._model} answered {sorted(sizes)} dimensions, {self.dimensions} are configured")
+            raise ModelError(
+                f"{self._model} returned vectors of {sorted(sizes)} dimensions, but {self.dimensions} are configured"
+            )
         vectors = np.stack(rows).astype(np.float64)  # squares of large float32 values overflow
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not np.isfinite(lengths).all() or (lengths == 0).any():
-            raise ModelError(f"{self._model} answered a vector without a direction")
+            raise ModelError(f"{self._model} returned a vector that is zero or not finite")
         return (vectors / lengths).astype(np.float32)
 
 
@@ -129,9 +134,9 @@ def connect(api_key: str, base_url: str) -> AsyncOpenAI:
 
 @contextmanager
 def errors() -> Generator[None]:
-    """Turn whatever a call can raise into ModelError, or ModelRefused where the same call would fail again.
+    """Convert every error of a call into ModelError, or into ModelRefused if the same call would fail again.
 
-    The cause is left out of the traceback, as its message may quote what was sent or answered.
+    The cause is removed from the traceback, as its message may quote the request or the answer.
     """
     import openai
 
@@ -155,7 +160,7 @@ def _status_error(error: APIStatusError) -> ModelError:
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Read a Retry-After header: seconds, or the date until which to wait."""
+    """Return the seconds that a Retry-After header asks for, given as seconds or as a date; None if it is invalid."""
     if retry_after is None:
         return None
     try:

@@ -1,12 +1,12 @@
-"""What the service asks of models: three ports, the data that crosses them, and how they fail.
+"""The interfaces of models (embedder, summarizer, extractor), the data that crosses them, and their errors.
 
-ModelError              no usable answer now: timeout, 429, 5xx, lost connection, garbled reply; try again later
-├── BudgetSpent         what the store or the user may spend on models is spent; not before the next day
-└── ModelRefused        the same call would fail for ever: bad request, bad key, policy; park the work
+ModelError              no usable answer: timeout, 429, 5xx, lost connection, malformed reply; retry later
+├── BudgetSpent         the store's or the user's budget for models is used up; retry the next day
+└── ModelRefused        the same call would always fail: bad request, bad key, policy; park the task
 
-The message of a ModelError is stored with the task and shown by `status` and `doctor`, also after an erasure. It is the
-adapter's own text with names of the configuration, codes and numbers, never the words of a model or of its server,
-which may quote what somebody said.
+The message of a ModelError is stored with the task and shown by `status` and `doctor`, also after an erasure. It must
+be the adapter's own text, with names from the configuration, codes and numbers. It must not contain words of a model or
+of its server, which may quote what somebody said.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Vectors = NDArray[np.float32]
 
 
 class ModelError(Exception):
-    """No usable answer now; `retry_after` is the wait in seconds that the model's server asked for."""
+    """No usable answer; retry later. `retry_after` is the wait in seconds that the model's server asked for."""
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:
         super().__init__(message)
@@ -35,31 +35,35 @@ class ModelError(Exception):
 
 
 class ModelRefused(ModelError):
-    """The same call would fail for ever: park the work and tell the operator, do not retry."""
+    """The same call would always fail: the task is parked until an operator fixes the cause."""
 
 
 class BudgetSpent(ModelError):
-    """The store or the user has spent what models may cost in a day; `retry_after` is the wait for the next."""
+    """The store's or the user's daily budget for models is used up; `retry_after` is the seconds to the next day."""
 
 
 @dataclass(slots=True)
 class Bill:
-    """The tokens of one call: guessed before it, known after it."""
+    """The tokens of one call: an estimate before it, the exact number after it."""
 
     tokens: int
 
 
 class Meter(Protocol):
-    """Charges calls to whom they are made for."""
+    """Charges the tokens of calls to the owner that they are made for."""
 
     def call(self, tokens: int) -> AbstractAsyncContextManager[Bill]:
-        """Around one call of about so many tokens; `BudgetSpent` where it must not be made."""
+        """Return a context for one call of about `tokens` tokens, whose bill the caller corrects after the call.
+
+        Raises:
+            BudgetSpent: On entry, if the budget does not allow the call.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class DigestTurn:
-    """One turn as a summarizer or an extractor reads it: only what was really said, without recalled memory."""
+    """One turn as a summarizer or an extractor reads it: its own words, without recalled memory."""
 
     seq: int
     speaker: str
@@ -68,24 +72,24 @@ class DigestTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class SaidTurn(DigestTurn):
-    """A turn with the moment it was said, in the speaker's own time zone: what "yesterday" is counted from."""
+class DatedTurn(DigestTurn):
+    """A turn with its time in the speaker's own time zone, from which "yesterday" is counted."""
 
-    said: datetime
+    said_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
-class Talk:
-    """What an extractor reads: the turns to draw facts from, and what helps to understand them."""
+class ExtractionInput:
+    """The turns to extract facts from, with the digest and the turns before them as context."""
 
     digest: str | None
     before: Sequence[DigestTurn]
-    turns: Sequence[SaidTurn]
+    turns: Sequence[DatedTurn]
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A fact proposed by a model; the caller checks that it rests on turns it sent."""
+    """A fact proposed by a model. The caller checks that the turns that it cites support it."""
 
     text: str
     source_seqs: tuple[int, ...]
@@ -94,7 +98,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One statement of a comparison, by a name that holds for this comparison only."""
+    """One statement of a comparison. Its name is valid in this comparison only."""
 
     name: str
     text: str
@@ -111,19 +115,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a new statement relates to a known one, by name; which of two that exclude each other holds is decided by
-    their dates, not here."""
+    """How a new statement relates to a known one, given by its name.
+
+    It does not say which of two statements that exclude each other is current: that is decided by their dates.
+    """
 
     relation: Relation
     known: str | None = None
 
 
 class Embedder(Protocol):
-    """Texts to vectors."""
+    """Computes the vectors of texts."""
 
     @property
     def name(self) -> str:
-        """The stamp stored beside each vector; vectors of two names are never compared."""
+        """The name stored with each vector; it must change with the vectors, as only those of one name are compared."""
         ...
 
     @property
@@ -132,44 +138,74 @@ class Embedder(Protocol):
         ...
 
     async def embed(self, texts: Sequence[str]) -> Vectors:
-        """Return one row of length 1 (L2) per text, in order; no texts give an array of shape (0, dimensions)."""
+        """Compute the vectors of texts.
+
+        Returns:
+            One row per text, in order, with L2 norm 1. Without texts an array of shape (0, dimensions).
+
+        Raises:
+            ModelError: A retry may help.
+            ModelRefused: A retry cannot help.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Release what the embedder holds."""
+        """Close the embedder's connections."""
         ...
 
 
 class Summarizer(Protocol):
-    """Turns to a digest."""
+    """Folds turns into a digest."""
 
     @property
     def name(self) -> str:
-        """The model, stored with each digest."""
+        """The name of the model, stored with each digest."""
         ...
 
     @property
     def prompt(self) -> str | None:
-        """The version of its instructions, stored as well; None where no model is asked."""
+        """The version of its instructions, stored with each digest; None if it calls no model."""
         ...
 
     async def fold(self, prior: str | None, turns: Sequence[DigestTurn]) -> str:
-        """Return the digest that follows `prior` (None for the first) once `turns` are folded in."""
+        """Fold turns into a digest.
+
+        Args:
+            prior: The digest so far; None for the first one.
+            turns: The turns that follow it, oldest first.
+
+        Returns:
+            The text of the next digest.
+
+        Raises:
+            ModelError: A retry may help.
+            ModelRefused: A retry cannot help.
+        """
         ...
 
 
 class Extractor(Protocol):
-    """Turns to facts that stay true."""
+    """Extracts lasting facts from turns and compares them with known ones."""
 
     @property
     def name(self) -> str:
-        """The model and the version of its instructions, stored with each fact."""
+        """The name of the model and the version of its instructions, stored with each fact."""
         ...
 
-    async def extract(self, talk: Talk) -> list[Candidate]:
-        """Return the facts that the turns state. A reply that cannot be used is a `ModelError`, never an empty list."""
+    async def extract(self, source: ExtractionInput) -> list[Candidate]:
+        """Return the facts that the turns state; an empty list if they state none.
+
+        Raises:
+            ModelError: The reply is unusable, or a retry may help for another reason.
+            ModelRefused: A retry cannot help.
+        """
         ...
 
     async def compare(self, comparisons: Sequence[Comparison]) -> list[Verdict]:
-        """Return a verdict per comparison, in order; all of them take one call."""
+        """Return a verdict per comparison, in order, from one call of the model.
+
+        Raises:
+            ModelError: The reply is unusable, or a retry may help for another reason.
+            ModelRefused: A retry cannot help.
+        """
         ...

@@ -1,4 +1,4 @@
-"""Standing rules and refusals in a digest: word for word what somebody said, whatever a model makes of the rest."""
+"""Standing rules and refusals of a digest, kept word for word however a model words the rest."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from threefold_server.models.lines import LINE, label, may_give_rules, parts, sa
 from threefold_server.models.ports import DigestTurn
 
 MAX_RULES_PER_TURN = 24
-"""One pasted document must not push out all that was said before it."""
+"""Limits what one pasted document can displace from the digest."""
 
-# Two patterns: one with both wildcards took quadratic time for a reply that repeats the middle.
+# Two patterns: a single one with both wildcards took quadratic time for a reply that repeats the middle part.
 _WITHDRAWN = re.compile(r"withdrawn: \[(\d{1,18})\] ", re.IGNORECASE)
 _WITHDRAWN_BY = re.compile(r'" by \[(\d{1,18})\]\W*\Z', re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One statement with its turn and its speaker."""
+    """A rule with its turn and its speaker."""
 
     seq: int
     speaker: str
@@ -30,14 +30,14 @@ class Rule:
     def __str__(self) -> str:
         return f'[{self.seq}] {self.speaker}: "{self.text}"'
 
-    def says(self, other: Rule) -> bool:
-        """True where this one holds all that the other does."""
+    def contains(self, other: Rule) -> bool:
+        """Return True if both have the same speaker and this rule contains the words of the other."""
         return self.speaker == other.speaker and same_words(other.text) in same_words(self.text)
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A model's digest, taken apart: what it quotes as rules, what it says was taken back and where, and the rest."""
+    """The parts of a model's digest: quoted rules, withdrawn rules with the withdrawing turn, and the narrative."""
 
     quotes: list[Rule]
     withdrawn: list[tuple[Rule, int]]
@@ -45,7 +45,7 @@ class Reply:
 
 
 def read_reply(text: str) -> Reply:
-    """Take a model's digest apart, line by line."""
+    """Split a model's digest into its parts, line by line."""
     reply = Reply([], [], "")
     rest: list[str] = []
     for line in map(str.strip, text.split("\n")):
@@ -59,21 +59,24 @@ def read_reply(text: str) -> Reply:
 
 
 def standing_rules(prior: str, turns: Sequence[DigestTurn], reply: Reply) -> list[Rule]:
-    """The rules after `turns`, oldest first: those of the digest before, those that the model quotes as they were
-    said, and those whose words give them away; but none that its own speaker has taken back."""
+    """Return the rules that are in force after `turns`, oldest first.
+
+    These are the rules of the prior digest, rules that the model quotes word for word, and sentences of users that have
+    the words of a rule. A rule that its own speaker has withdrawn is left out, and so is one that another contains.
+    """
     known = list(_rules_of_digest(prior))
-    stated = [quote for quote in reply.quotes if _is_said(quote, turns)]
-    heard = [rule for turn in turns for rule in _rules_of_turn(turn)]
-    taken_back = [rule for rule, seq in reply.withdrawn if _may_withdraw(rule, seq, turns)]
+    quoted = [quote for quote in reply.quotes if _is_verbatim(quote, turns)]
+    found = [rule for turn in turns for rule in _rules_of_turn(turn)]
+    withdrawn = [rule for rule, seq in reply.withdrawn if _may_withdraw(rule, seq, turns)]
     kept: list[Rule] = []
-    for rule in [*known, *stated, *heard]:
-        if not any(other.says(rule) for other in (*taken_back, *kept)):
+    for rule in [*known, *quoted, *found]:
+        if not any(other.contains(rule) for other in (*withdrawn, *kept)):
             kept.append(rule)
     return sorted(kept, key=lambda rule: rule.seq)
 
 
 def _withdrawal(line: str) -> tuple[Rule, int] | None:
-    """The rule that a line says was taken back, and the turn that took it back."""
+    """Return the withdrawn rule that a line names and the number of the turn that withdrew it; None for other lines."""
     start, end = _WITHDRAWN.match(line), _WITHDRAWN_BY.search(line)
     if start is None or end is None:
         return None
@@ -88,7 +91,7 @@ def _quote(line: str) -> Rule | None:
 
 
 def _rules_of_digest(digest: str) -> Iterator[Rule]:
-    """What a digest before quotes; of one by the built-in summarizer, which does not quote, what looks like a rule."""
+    """Yield the quoted rules of a digest, and unquoted lines of the built-in summarizer with the words of a rule."""
     for line in digest.split("\n"):
         found = LINE.fullmatch(line)
         quote = _quote(line)
@@ -104,8 +107,8 @@ def _rules_of_turn(turn: DigestTurn) -> Iterator[Rule]:
         yield from islice(rules, MAX_RULES_PER_TURN)
 
 
-def _is_said(quote: Rule, turns: Sequence[DigestTurn]) -> bool:
-    """Whether that person said these words in that turn. What a tool or an assistant said is nobody's rule."""
+def _is_verbatim(quote: Rule, turns: Sequence[DigestTurn]) -> bool:
+    """Return True if the quote is from its speaker in its turn, and the speaker may state rules."""
     words = " ".join(quote.text.split())
     return any(
         turn.seq == quote.seq
@@ -117,7 +120,7 @@ def _is_said(quote: Rule, turns: Sequence[DigestTurn]) -> bool:
 
 
 def _may_withdraw(rule: Rule, seq: int, turns: Sequence[DigestTurn]) -> bool:
-    """Only whoever stated a rule takes it back, later and in person."""
+    """Return True if turn `seq` is after the rule and by its speaker, who alone may withdraw it."""
     return any(
         turn.seq == seq > rule.seq and label(turn) == rule.speaker and may_give_rules(rule.speaker) for turn in turns
     )

@@ -1,7 +1,7 @@
-"""What a chat model puts around its answer: its reasoning before it, a code fence around it. Pure.
+"""Removal of what a chat model puts around its answer: reasoning before it and a code fence around it. Pure.
 
-Only what stands at the very start of a reply is reasoning. The same tags further on are content: somebody may have said
-them in the conversation that the model reads.
+Only reasoning at the very start of a reply is removed. The same tags further on are content: they may come from the
+conversation that the model reads.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ _OPENINGS = {
     "◁think▷": "◁/think▷",
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
-"""How models begin their reasoning, and how they end it."""
+"""The tags with which models start their reasoning, and those with which they end it."""
 
 _ORPHAN = re.compile(r"^[ \t]*(</think(?:ing)?>|\[/THINK\]|◁/think▷)[ \t]*\r?$", re.MULTILINE | re.IGNORECASE)
-"""An end of reasoning alone on its line: some servers swallow the opening tag. After lines of a digest it ends none."""
+"""An end tag alone on its line, as some servers remove the opening tag. After lines of a digest it is no end."""
 
 _DIGEST_LINE = re.compile(r"^[ \t]*\[[1-9][0-9]{0,17}\] ", re.MULTILINE)
 _FENCE = re.compile(r"\A```[\w-]*[ \t]*\n(.*?)\n?```\Z", re.DOTALL)
 
 
 def unwrap(reply: str, material: str = "") -> str:
-    """Return a reply without the reasoning before it and the code fence around it; empty if it is reasoning only.
+    """Return a reply without reasoning and code fence. It is empty if the reply is reasoning only.
 
     Args:
-        reply: The model's words.
-        material: What the model was asked about. A tag that stands in it is content where the reply repeats it.
+        reply: The text that the model returned.
+        material: The text that the model was asked about. A tag that it contains may be content in the reply, too.
     """
     answer = _after_blocks(reply.strip(), material)
     orphan = stray_end(answer, material)
@@ -39,13 +39,13 @@ def unwrap(reply: str, material: str = "") -> str:
 
 
 def stray_end(answer: str, material: str) -> re.Match[str] | None:
-    """Return an end of reasoning in an answer that nobody said and that no beginning belongs to."""
+    """Return the first end tag alone on its line; None if the answer has none, or if the material contains the tag."""
     found = _ORPHAN.search(answer)
-    return None if found is None or _is_said(found[1], material) else found
+    return None if found is None or _is_in_material(found[1], material) else found
 
 
 def _after_blocks(reply: str, material: str) -> str:
-    """The reply after all blocks of reasoning at its start; empty if one has no end."""
+    """Return the reply after all blocks of reasoning at its start. It is empty if a block has no end."""
     while opening := next((tag for tag in _OPENINGS if reply[: len(tag)].lower() == tag.lower()), None):
         end = _end_of(_OPENINGS[opening], reply, material)
         reply = "" if end is None else reply[end:].strip()
@@ -53,22 +53,24 @@ def _after_blocks(reply: str, material: str) -> str:
 
 
 def _end_of(tag: str, reply: str, material: str) -> int | None:
-    """Where a block ends: at the first closing tag. Of a tag that somebody said, at the first that ends its line, as
-    the reasoning may quote it."""
+    """Return the index after a block: after the first end tag, or None without one.
+
+    If the material contains the tag, the reasoning may quote it. Then the first tag at the end of a line counts.
+    """
     ends_line = (
-        re.compile(re.escape(tag) + r"(?=[ \t\r]*(?:\n|\Z))", re.IGNORECASE) if _is_said(tag, material) else None
+        re.compile(re.escape(tag) + r"(?=[ \t\r]*(?:\n|\Z))", re.IGNORECASE) if _is_in_material(tag, material) else None
     )
     found = ends_line and ends_line.search(reply)
     found = found or re.search(re.escape(tag), reply, re.IGNORECASE)
     return None if found is None else found.end()
 
 
-def _is_said(tag: str, material: str) -> bool:
+def _is_in_material(tag: str, material: str) -> bool:
     return tag.lower() in material.lower()
 
 
 def _is_one_fence(inner: str) -> bool:
-    """False if a fence inside ends the first one, as in a reply that begins and ends with a block of code."""
+    """Return False if the outer fence ends inside, as in a reply that starts and ends with a block of code."""
     depth = 1
     for line in inner.split("\n"):
         if line.startswith("```"):
