@@ -61,7 +61,7 @@ def build_embedder(
 
     model = spec.removeprefix(_OPENAI)
     if not model or model == spec:
-        raise ValueError(f"unknown embedder {spec!r}: choose minilm, hash or openai:<model>")
+        raise ValueError(f"unknown embedder {spec!r}: choose one of minilm, hash, openai:<model>")
     size = dimensions or _OPENAI_DIMENSIONS.get(model)
     if size is None:
         raise ValueError(f"the dimensions of the embedder {spec!r} are unknown; set embedder_dimensions")
