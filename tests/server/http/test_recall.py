@@ -387,3 +387,28 @@ def test_end_of_a_run_folds_turns_over_the_target(database_url: str) -> None:
         assert not memory.write("s1", talk).scheduled
         assert memory.write("s1", [said("That was all.")], run_end=True).scheduled
         assert memory.wait("s1").digested_upto > 0
+
+
+class Counting:
+    """Counts what the built-in embedder is asked."""
+
+    def __init__(self) -> None:
+        self.inner = build_embedder("hash", redact=str)
+        self.name, self.dimensions = self.inner.name, self.inner.dimensions
+        self.asked: list[str] = []
+
+    async def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        self.asked += texts
+        return await self.inner.embed(texts)
+
+    async def aclose(self) -> None: ...
+
+
+def test_the_same_query_of_one_user_is_embedded_once(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    embedder = Counting()
+    monkeypatch.setattr("threefold_server.app.build_embedder", lambda *_, **__: embedder)  # pyright: ignore[reportUnknownArgumentType, reportUnknownLambdaType]
+    with LocalService(database_url=database_url, embedder="hash") as service:
+        for user in ("alice", "alice", "bob"):
+            with service.client(user=user) as memory:
+                memory.recall("Which bird is grey?")
+    assert embedder.asked.count("Which bird is grey?") == 2

@@ -69,8 +69,13 @@ def digest_lines(digest: DigestView) -> list[str]:
 
 def join_block(digest: Sequence[str], memories: Sequence[str], turns: Sequence[str]) -> str:
     """The whole block, the least changing part first, so that prompt caches keep their prefix. No lines, no block."""
+    return "\n".join(block_lines(digest, memories, turns))
+
+
+def block_lines(digest: Sequence[str], memories: Sequence[str], turns: Sequence[str]) -> list[str]:
+    """The lines of the whole block: the fence, and between its two tags the tiers."""
     body = [*digest, *_section(MEMORIES_HEADING, memories), *_section(WINDOW_HEADING, turns)]
-    return "\n".join([FENCE_OPEN, PREFACE, *body, FENCE_CLOSE]) if body else ""
+    return [FENCE_OPEN, PREFACE, *body, FENCE_CLOSE] if body else []
 
 
 def block_beside(response: RecallResponse, session_id: str, history: Collection[str]) -> str:

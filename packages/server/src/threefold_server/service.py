@@ -9,13 +9,21 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+import numpy as np
+from numpy.typing import NDArray
+
 from threefold_server.clock import now_micros
 from threefold_server.models.ports import Embedder, Extractor, Summarizer
 from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
 from threefold_server.storage.engine.database import Database
 from threefold_server.telemetry import Metrics
-from threefold_server.text.redaction import Redact, build_redactor
+from threefold_server.text.redaction import Redact, build_redactor, remembering
+from threefold_server.text.remembered import Recent, Remembered
+from threefold_server.text.tokens import count_tokens
+
+QUERY_VECTORS = 1_000
+"""Vectors in one of two generations: with 384 dimensions 3 MB in all."""
 
 
 def ticks() -> int:
@@ -57,8 +65,13 @@ class Service:
     """Key id -> time of its last use, not yet stored."""
     refusals: Counter[Refusal] = field(default_factory=Counter[Refusal])
     """Refusals not yet in the audit. They are stored as counts, so that a flood adds an entry every few seconds."""
+    count_tokens: Remembered[int] = field(default_factory=lambda: Remembered(count_tokens))
+    """Counts the tokens of a line of a block. Most lines of a block were in the block before it."""
+    query_vectors: Recent[NDArray[np.float32]] = field(default_factory=lambda: Recent(QUERY_VECTORS))
+    """The vectors of recent queries, by a hash of owner, embedder and query. The owner is part of it, so that nobody
+    can learn from the time of an answer what others asked."""
     redact: Redact = field(init=False)
     """Removes secrets from a text, as the setting `redact` says."""
 
     def __post_init__(self) -> None:
-        self.redact = build_redactor(self.settings.redact)
+        self.redact = remembering(build_redactor(self.settings.redact))

@@ -29,7 +29,8 @@ from threefold_server.storage.memories import search
 from threefold_server.storage.sessions import digests, turns
 from threefold_server.telemetry import logger, span
 from threefold_server.text.redaction import Redact
-from threefold_server.text.tokens import count_tokens, head_and_tail
+from threefold_server.text.remembered import hash_of
+from threefold_server.text.tokens import head_and_tail
 
 EMBED_SHARE = 0.6
 """Of a tier's deadline, for the query's vector: the search by words must still fit in."""
@@ -192,20 +193,20 @@ def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]
     asked = newest_user_turn(newest)
     if asked is not None and all(turn is not asked for turn in readable):
         readable.insert(0, asked)
-    words = "\n".join(word for turn in readable for word in (turn.content, turn.name) if word)
-    if redact(words) == words:  # looking at all of them together takes a quarter of the time
-        return readable
     return [_without_secrets(turn, redact) for turn in readable]
 
 
 def _without_secrets(turn: Turn, redact: Redact) -> Turn:
-    return turn.model_copy(update={"content": redact(turn.content), "name": turn.name and redact(turn.name)})
+    content, name = redact(turn.content), turn.name and redact(turn.name)
+    if content == turn.content and name == turn.name:
+        return turn
+    return turn.model_copy(update={"content": content, "name": name})
 
 
 async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
     settings = service.settings
     query = service.redact(request.query)  # it may go to an embedder elsewhere
-    vector = await _query_vector(service, query, tiers)
+    vector = await _query_vector(service, scope, query, tiers)
     job = memories.Search(
         query=query,
         vector=vector,
@@ -223,15 +224,20 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         tiers.found, tiers.pending = await service.database.read(scope.owner, job.run, pipelined=True)
 
 
-async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
+async def _query_vector(service: Service, scope: ScopeFilter, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
     """The query's vector; without one the search goes by words alone and says so."""
     if not query.strip():
         return None
+    key = hash_of(scope.owner.hex, service.embedder.name, query)
+    if (known := service.query_vectors.get(key)) is not None:
+        return known
     reason = "deadline"
     with anyio.move_on_after(service.settings.tier_deadline * EMBED_SHARE):
         try:
             with span("embed", model=service.embedder.name):
-                return (await service.embedder.embed([query]))[0]
+                vector = (await service.embedder.embed([query]))[0]
+            service.query_vectors.put(key, vector)
+            return vector
         except ModelError as error:
             reason = type(error).__name__
     _degrade(service, tiers, ["embedder"], reason)
@@ -240,10 +246,10 @@ async def _query_vector(service: Service, query: str, tiers: _Tiers) -> NDArray[
 
 def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
     cut = _cutter(tiers.turns)
-    window = sure_window(tiers.turns, tiers.budget, count_tokens, cut)
+    window = sure_window(tiers.turns, tiers.budget, service.count_tokens, cut)
     shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
     found = _choose(tiers.found, set(request.exclude_ids), shown, tiers.top_k)
-    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, count_tokens, cut)
+    assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, service.count_tokens, cut)
     return RecallResponse(
         window=assembled.window,
         digest=tiers.digest,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from threefold.contract import DigestView, Dropped, RecalledMemory, SeqRange, TokenUse, Turn
-from threefold.render import digest_lines, join_block, memory_line, turn_line
+from threefold.render import block_lines, digest_lines, join_block, memory_line, turn_line
 from threefold.turn_groups import Cut, fit_window, give_up_oldest, newest_user_turn
 
 SHARE = 0.3
@@ -41,9 +41,12 @@ class _Draft:
     def memory_tokens(self) -> int:
         return sum(tokens for _, tokens, _ in self.memories)
 
-    def block(self) -> str:
+    def block(self, count: Count) -> tuple[str, int]:
+        """Return the block and its tokens."""
         turns = [turn_line(turn) for turn in self.window]
-        return join_block(self.digest, [line for line, _, _ in self.memories], turns)
+        memories = [line for line, _, _ in self.memories]
+        digest = ["\n".join(self.digest)] if self.digest else []  # its lines may be blank, so they are counted as one
+        return join_block(self.digest, memories, turns), count_lines(block_lines(digest, memories, turns), count)
 
 
 def assemble(
@@ -105,6 +108,15 @@ def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> l
     They need not be recalled as memories.
     """
     return fit_window(turns, int(budget * (1 - 2 * SHARE)), _turn_cost(count), cut)
+
+
+def count_lines(lines: Sequence[str], count: Count) -> int:
+    """Return the tokens of lines of a block, joined.
+
+    cl100k never joins a line's end with the first character of the next line, unless that is white space. So the counts
+    of the lines add up, and each line is counted once, in whatever blocks it is shown.
+    """
+    return sum(count(f"{line}\n") for line in lines[:-1]) + sum(map(count, lines[-1:]))
 
 
 def _fit_digest(digest: DigestView, share: int, count: Count, cut: Cut) -> tuple[list[str], int]:
@@ -169,7 +181,10 @@ def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count)
     memories, the newest group and the newest user turn.
     """
     dropped: list[Dropped] = []
-    while (used := count(block := draft.block())) > budget:
+    while True:
+        block, used = draft.block(count)
+        if used <= budget:
+            return block, used, dropped
         if len(smaller := give_up_oldest(draft.window, used - budget)) < len(draft.window):
             draft.window = smaller
         elif draft.memories:
@@ -182,7 +197,6 @@ def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count)
             assert digest is not None
             dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=draft.digest_tokens))
             draft.digest, draft.digest_tokens = [], 0
-    return block, used, dropped
 
 
 def _dropped(memory: RecalledMemory, tokens: int) -> Dropped:

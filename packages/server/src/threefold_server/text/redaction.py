@@ -12,6 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 from stdnum import luhn
 
+from threefold_server.text.remembered import Remembered
+
 Policy = Literal["off", "derived", "all"]
 Redact = Callable[[str], str]
 
@@ -91,6 +93,12 @@ def build_redactor(policy: Policy) -> Redact:
         return str
     _library()
     return redact
+
+
+def remembering(redact: Redact) -> Redact:
+    """Return a redactor that does not search a text again in which it has found no secret."""
+    is_clean = Remembered(lambda text: redact(text) == text)
+    return lambda text: text if is_clean(text) else redact(text)
 
 
 def redact(text: str) -> str:
