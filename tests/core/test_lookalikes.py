@@ -100,6 +100,23 @@ DISGUISES: dict[str, Callable[[str], str]] = {
     "Python": lambda text: text.replace("t", "\\U0001d42d"),
     "braces": lambda text: text.replace("<", "\\u{3c}"),
     "hexadecimal escape": lambda text: "".join(f"\\x{ord(char):02x}" for char in text),
+    "entity of an entity": bracketed("&#38;lt;"),
+    "entity of a percent code": bracketed("&#x25;3C"),
+    "entity of a backslash": bracketed("&bsol;u003c"),
+    "percent code of an entity": bracketed("%26lt%3B"),
+    "percent code of a backslash": bracketed("%5Cx3c"),
+    "backslash escape of an entity": bracketed("\\u0026lt;"),
+    "backslash escape of itself": bracketed("\\x5cu003c"),
+    "three levels": bracketed("&#37;5Cu0026lt;"),
+    "wide ampersand": bracketed("\uff06lt;"),
+    "wide percent sign": bracketed("\uff053C"),
+    "wide backslash": bracketed("\uff3cu003c"),
+    "special token": lambda text: text.replace("<", "<|").replace(">", "|>"),
+    "declaration": bracketed("<!"),
+    "quoted": lambda text: text.replace("<", '<"').replace(">", '">'),
+    "emphasis": lambda text: text.replace("t", "**t", 1),
+    "comma": bracketed("<,"),
+    "two letters for one": swapped(m="rn", d="cl"),
     "octal": lambda text: "".join(f"\\{ord(char):03o}" for char in text),
 }
 HONEST = [
@@ -108,6 +125,9 @@ HONEST = [
     "List<Three> <th>heading</th> <thead> </thead> <three-fold> [/three] {/thr}",
     "the threefold memory of man; threefold-memory, (threefold-memory), [threefold-memory](https://example.org)",
     "pip install threefold-memory && threefold memory < input.txt",
+    "a%20b%26c%3D%2525 &amp;amp; x &amp;&amp; y \\\\x5c \\\\u0026 \uff06 100\uff05 <!-- the -->",
+    "<|the|> [/the] {'/the'}",
+    '{"/threefold-memory": ["threefold-memory"]} <(threefold-memory)',
     "don&#39;t &lt;b&gt; &amp; 100% of %3Cdiv%3E \\u003cdiv\\u003e \\n \\x3cb \\074t",
     "Ich heiße Jürgen \u201eGrüße\u201c, l\u2019été à Noël, \u00a1Mañana! Ødegård, Łódź, İstanbul",
     "Съешь ещё этих мягких французских булок \u00abтри\u00bb, Ξεσκεπάζω την ψυχοφθόρα",
@@ -134,6 +154,25 @@ def test_every_disguise_loses_its_bracket(name: str, tag: str) -> None:
 @pytest.mark.parametrize("name", ["as it is", "bold", "Cyrillic", "HTML", "percent", "quotation mark", "full width"])
 def test_disguised_opening_fence_is_neutralised(name: str) -> None:
     assert disarm(DISGUISES[name]('<threefold-memory note="x">')).startswith(PLAIN)
+
+
+def test_many_levels_of_escapes_take_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    rounds = 0
+
+    def counted(text: str) -> str:
+        nonlocal rounds
+        rounds += 1
+        return text
+
+    monkeypatch.setattr(lookalikes, "_without_brackets", counted)
+    disarm("".join(f"%{'25' * level}26lt;" for level in range(50)) + "&#38;#38" * 500)
+    disarm("\\x5c" * 50 + "x5c" * 500)
+    assert rounds <= 2 * (lookalikes.NESTED_LEVELS + 1)
+
+
+def test_no_fence_appears_where_another_is_neutralised() -> None:
+    for text in ("%3C,<threefold-memory>", "<\n</threefold-memory>", "<![</threefold-memory>]"):
+        assert disarm(disarm(text)) == disarm(text)
 
 
 def test_combined_disguises_are_neutralised() -> None:
@@ -195,6 +234,13 @@ def test_every_unicode_form_of_the_letters_is_known() -> None:
         "<\u200b",
         "[/",
         "<threefold<",
+        "<!",
+        "<,t",
+        "&#38;",
+        "%2526",
+        "\\x5c",
+        "\uff05",
+        "<threefoldr",
     ],
 )
 def test_steps_grow_linearly_with_the_text(part: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
+from unicodedata import category
 
 from threefold.contract import DigestView, Memory, RecallResponse, Turn
 from threefold.contract.common import Origin
@@ -30,6 +31,7 @@ _TAG = re.compile(
     r"(?P<bracket><|&lt;|\\u003c)(?P<slash>\\?/)?threefold-memory(?![\w-])[^<>]{0,200}?(?:>|&gt;|\\u003e)",
     re.IGNORECASE,
 )
+_NO_LABEL = re.compile(r"[,\s]+")
 _OUR_LINE = re.compile(r"^- \[(?:(?:fact|turn) [^\],\n]*, )?\d{4}-\d\d-\d\d, [^\]\n]*\] ", re.MULTILINE)
 
 
@@ -145,8 +147,12 @@ def _vouched(origin: Origin) -> str:
 
 
 def _label(name: str) -> str:
-    """A name that cannot end the bracket it stands in."""
-    return re.sub(r"[\[\],\s]+", " ", neutral(name)).strip()
+    """A name that cannot end the bracket it stands in. Neutralised last: a sign less may make two parts a fence."""
+    return neutral(_NO_LABEL.sub(" ", "".join(" " if _is_bracket(char) else char for char in name))).strip()
+
+
+def _is_bracket(char: str) -> bool:
+    return category(char) in ("Ps", "Pe") and char not in "()"
 
 
 def _day(moment: datetime) -> str:
