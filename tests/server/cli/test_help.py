@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,8 +12,8 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from fixtures.command_line import Run
-from threefold_server.cli import full_app
+from fixtures.command_line import Run, clean_environment
+from threefold_server.cli import STORE_COMMANDS, client_app, full_app
 
 
 def commands(group: Any, *path: str) -> Iterator[tuple[str, ...]]:
@@ -61,10 +62,59 @@ def test_help_is_shown_without_a_command(run: Run) -> None:
     assert "recall" in shown.out + shown.err
 
 
-def test_client_command_does_not_import_the_service() -> None:
-    script = (
-        "import sys; from threefold_server.cli import main\ntry: main(['recall', '--help'])\nexcept SystemExit: pass"
-    )
-    script += "\nprint(*{'sqlalchemy', 'fastapi', 'onnxruntime'} & sys.modules.keys())"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == ""
+SERVER = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "numpy", "onnxruntime", "prometheus_client"}
+ONLINE = [
+    ["write", "s1", "I deploy on Fridays."],
+    ["recall", "deploy"],
+    ["facts", "save", "Staging is deployed on Fridays."],
+    ["list"],
+    ["sessions", "list"],
+    ["forget", "--session", "s1", "--yes"],
+    ["status"],
+]
+PROBE = """
+import json, sys
+from threefold_server.cli import main
+
+for words in json.loads(sys.argv[1]):
+    try:
+        main(words)
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    print(json.dumps([words, code or 0, sorted(set(sys.modules) & set(sys.argv[2:]))]), file=sys.stderr)
+"""
+
+
+def probe(commands: list[list[str]], **settings: str) -> list[tuple[list[str], int, list[str]]]:
+    """Run commands in one new process and return of each its words, its exit code and the server's modules by then."""
+    command = [sys.executable, "-c", PROBE, json.dumps(commands), *SERVER]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(**settings), check=True)
+    return [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[[")]
+
+
+def test_client_commands_do_not_import_the_server(served: str) -> None:
+    found = probe(ONLINE, url=served, user="imports")
+    assert [(words, code, modules) for words, code, modules in found] == [(words, 0, []) for words in ONLINE]
+
+
+def test_help_does_not_import_the_server() -> None:
+    client = [[*words, "--help"] for words in COMMANDS if words[0] not in STORE_COMMANDS]
+    pages = [["--help"], [], ["nonsense"], ["facts"], *client]
+    found = probe(pages)
+    assert [(words, modules) for words, _, modules in found] == [(words, []) for words in pages]
+
+
+def test_store_command_runs_behind_a_double_dash(run: Run) -> None:
+    assert "(THREEFOLD_PORT)" in run("--", "serve", "--port", "70000").err
+
+
+def test_summaries_of_store_commands_are_those_of_their_help() -> None:
+    client = get_command(client_app())
+    all_commands: dict[str, Any] = getattr(get_command(full_app()), "commands")  # noqa: B009 - of a group, says typer
+    own = {
+        name: command.get_short_help_str(limit=1_000)
+        for name, command in all_commands.items()
+        if name not in getattr(client, "commands")  # noqa: B009
+    }
+    assert own == STORE_COMMANDS

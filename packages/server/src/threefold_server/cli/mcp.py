@@ -17,7 +17,6 @@ from threefold_server.cli.client import Agent, Url, User
 from threefold_server.cli.commands import example, given
 from threefold_server.cli.output import Failed, UsageError
 from threefold_server.extras import installed
-from threefold_server.telemetry import configure_logging
 
 app = typer.Typer()
 
@@ -52,6 +51,7 @@ def mcp(
         raise Failed("this needs MCP's Python SDK; install threefold-server[mcp]")
     from threefold_server.mcp import stdio
     from threefold_server.mcp.server import Offer
+    from threefold_server.telemetry import configure_logging
 
     protocol = stdio.claim_stdout()
     configure_logging(log_level)
