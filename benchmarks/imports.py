@@ -1,16 +1,20 @@
-"""What importing a plugin costs beyond its framework: the goal is 100 ms of processor time.
+"""What importing a plugin costs beyond its framework, and what a command costs before it does anything.
 
-Each measurement is a fresh interpreter. Processor time, as the wall clock of a busy machine tells of its neighbours.
+The goal of a plugin is 100 ms of processor time; that of a start is to be ready within 2 s. Each measurement is a fresh
+interpreter. Processor time, because the wall clock of a busy machine shows what else runs there.
 """
 
 from __future__ import annotations
 
 import argparse
+import resource
 import statistics
 import subprocess
 import sys
+import tempfile
 
-from harness import machine
+from harness import THREEFOLD, machine, started
+from load import cpu_seconds
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +26,16 @@ PLUGINS = {
     "threefold_pydantic_ai": "pydantic_ai",
 }
 """Each plugin, and what a program that uses its framework imports anyway."""
+
+SERVER = "import fastapi, uvicorn, sqlalchemy, numpy"
+"""What a server like this one cannot do without, as a measure for the commands."""
+
+COMMANDS = {
+    "the server's libraries alone": (sys.executable, "-c", SERVER),
+    "the client alone": (sys.executable, "-c", "import threefold"),
+    "threefold --help": (THREEFOLD, "--help"),
+    "threefold recall --help": (THREEFOLD, "recall", "--help"),
+}
 
 PROBE = """
 import time
@@ -43,7 +57,31 @@ def main() -> None:
         seconds = [measure(framework, plugin) for _ in range(options.runs)]
         base, own = (statistics.median(column) for column in zip(*seconds, strict=True))
         table.add_row(plugin, f"{base:.2f} s", f"{own * 1000:.0f} ms", "met" if own <= GOAL_SECONDS else "missed")
-    Console(width=110).print(table)
+    console = Console(width=110)
+    console.print(table)
+    table = Table("command", "processor time", title=f"Commands, medians of {options.runs}")
+    for title, command in COMMANDS.items():
+        table.add_row(title, f"{statistics.median(cpu_of(command) for _ in range(options.runs)):.2f} s")
+    with tempfile.TemporaryDirectory() as directory:
+        serve = (THREEFOLD, "serve", "--port", "0", "--data", directory)
+        start(serve)  # makes the store
+        seconds = statistics.median(start(serve) for _ in range(options.runs))
+        table.add_row("threefold serve, until ready", f"{seconds:.2f} s")
+    console.print(table)
+
+
+def cpu_of(command: tuple[str, ...]) -> float:
+    """Seconds of processor time of a command that ends by itself."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, capture_output=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def start(command: tuple[str, ...]) -> float:
+    """Seconds of processor time of a service until it is ready."""
+    with started(*command) as process:
+        return cpu_seconds(process.pid) or 0.0
 
 
 def measure(framework: str, plugin: str) -> tuple[float, float]:

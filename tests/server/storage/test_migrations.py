@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
+from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.dialects.postgresql.base import ischema_names
 
@@ -44,6 +48,21 @@ def test_every_declared_index_exists(database: Database) -> None:
 
     declared = {str(index.name) for table in metadata.tables.values() for index in table.indexes}
     assert declared <= database.read_sync("system", names)
+
+
+def test_newest_revision_is_the_one_of_alembic() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(migrate.MIGRATIONS))
+    assert migrate.newest() == ScriptDirectory.from_config(config).get_current_head()
+
+
+def test_start_on_a_current_database_does_not_load_alembic(database_url: str) -> None:
+    script = (
+        "import sys; from threefold_server.storage.engine import migrate; migrate.upgrade(sys.argv[1]);"
+        "print('alembic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, database_url], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_empty_database_is_refused_with_the_next_step(blank_database_url: str) -> None:
