@@ -56,7 +56,7 @@ WITHOUT_OWNERS = {
 WHEN_SOMETHING_FAILS = {
     *("tasks.extend", "tasks.failed_attempts", "tasks.park", "tasks.postpone", "tasks.retry_later"),
     *("tasks.release", "tasks.restart"),
-    *("index.discard", "items.start_anew", "erase.refuse_late"),
+    *("index.discard", "items.renew_ttl", "erase.refuse_late"),
     "revisions.add_version",
 }
 """Functions for failures and long waits of workers in the scope of the owner, for items and threads deleted during a

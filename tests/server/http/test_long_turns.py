@@ -120,7 +120,7 @@ def test_recall_reads_a_bounded_part_of_what_is_not_indexed(
     say(quiet, *[filled(30_000) for _ in range(12)], filled(300_000), "The zebra is called Ina.")
     answer = quiet.recall("zebra", session_id="s2")
     assert [item.text for item in answer.memories] == ["The zebra is called Ina."]
-    assert 0 < sum(read) <= turn_memories.TAIL_CHARS
+    assert 0 < sum(read) <= turn_memories.UNINDEXED_CHARS
     assert answer.pending_turns == 14
     assert answer.degraded == []
 

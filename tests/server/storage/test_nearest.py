@@ -10,7 +10,7 @@ import pytest
 from fixtures.consolidation import ANA, World
 from threefold_server.rules.access import Reach, session_key
 from threefold_server.storage.memories import nearest
-from threefold_server.storage.memories.nearest import Kind
+from threefold_server.storage.memories.nearest import MergeGroup
 
 pytestmark = pytest.mark.anyio
 
@@ -25,9 +25,9 @@ PLACES = [
 OTHERS = [("ben", "support", "user", "s1")]
 
 
-def kind(agent: str, visibility: str, session: str) -> Kind:
+def kind(agent: str, visibility: str, session: str) -> MergeGroup:
     key = session_key(ANA.owner, agent, session)
-    return nearest.kind_of(ANA.owner, agent, int(Reach[visibility]), key)
+    return nearest.merge_group(ANA.owner, agent, int(Reach[visibility]), key)
 
 
 @pytest.fixture

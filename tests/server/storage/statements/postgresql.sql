@@ -104,7 +104,7 @@ FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder IS NULL) AS anon_1;
 
--- storage.memories.turn_memories._AT_PLACES
+-- storage.memories.turn_memories._BY_KEYS
 SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, turns.noted_by, CASE WHEN (length(turns.content) <= %(length_1)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(substr_2)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(length_2)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(length_3)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS false AND turns.role != %(role_1)s::VARCHAR AND turns.owner = %(owner)s::UUID AND (coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.session = %(session)s::UUID OR coalesce(sessions.agent = %(agent)s::VARCHAR, false) AND turns.visibility >= %(agent_floor)s::SMALLINT OR turns.visibility >= %(user_floor)s::SMALLINT) AND (turns.session, turns.seq) IN (SELECT anon_1.value_0, anon_1.value_1 

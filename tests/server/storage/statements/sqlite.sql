@@ -102,7 +102,7 @@ FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder IS NULL) AS anon_1;
 
--- storage.memories.turn_memories._AT_PLACES
+-- storage.memories.turn_memories._BY_KEYS
 SELECT turns.owner, turns.session, turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.event_at, turns.noted_by, CASE WHEN (length(turns.content) <= :length_1) THEN turns.content ELSE substr(turns.content, :substr_1, :substr_2) END AS content, CASE WHEN (length(turns.content) > :length_2) THEN substr(turns.content, (length(turns.content) - :length_3) + :param_1) END AS content_tail, length(turns.content) AS content_size, sessions.agent, sessions.session_id 
 FROM turns JOIN sessions ON turns.owner = sessions.owner AND turns.session = sessions.session 
 WHERE turns.erased IS 0 AND turns.role != :role_1 AND turns.owner = :owner AND (coalesce(sessions.agent = :agent, 0) = 1 AND turns.session = :session OR coalesce(sessions.agent = :agent, 0) = 1 AND turns.visibility >= :agent_floor OR turns.visibility >= :user_floor) AND turns.session = :value_0 AND turns.seq = :value_1;

@@ -20,16 +20,16 @@ from threefold_server.rules.statements import Relation, relation_by_rule
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import facts, nearest
-from threefold_server.storage.memories.nearest import Kind
+from threefold_server.storage.memories.nearest import MergeGroup
 from threefold_server.text.terms import query_terms
 
 
 @dataclass(frozen=True)
 class ExtractedFact:
-    """A new fact with the key that it gets if it is stored, and its kind."""
+    """A new fact with the key that it gets if it is stored, and its merge group."""
 
     key: UUID
-    kind: Kind
+    group: MergeGroup
     fact: NewFact
 
 
@@ -71,17 +71,17 @@ def find_near_facts(
 ) -> NearFacts:
     """Return the known facts near each new one.
 
-    These are facts of its kind that are near by words or by meaning, facts that an earlier extraction drew from its
+    These are facts of its merge group that are near by words or by meaning, facts that an earlier extraction drew from its
     turns (after a rebuild), and those before it in the list.
     """
-    owner = extracted[0].kind.owner
+    owner = extracted[0].group.owner
     revision = facts.revision(connection, owner)  # read first: the store step notices every change after this
     rows: list[list[AnyRow]] = [[] for _ in extracted]
-    for kind, indexes in _indexes_by_kind(extracted).items():
-        near_by_meaning = nearest.by_meaning(connection, kind, vectors[indexes], embedder, now)
+    for group, indexes in _indexes_by_group(extracted).items():
+        near_by_meaning = nearest.by_meaning(connection, group, vectors[indexes], embedder, now)
         for index, near in zip(indexes, near_by_meaning, strict=True):
             terms = query_terms(extracted[index].fact.text)
-            rows[index] += [*near, *nearest.by_words(connection, kind, terms, now)]
+            rows[index] += [*near, *nearest.by_words(connection, group, terms, now)]
     seqs = [seq for new in extracted for seq in new.fact.seqs]
     for row in facts.resting_on(connection, owner, session, min(seqs), max(seqs)):
         for index, new in enumerate(extracted):
@@ -118,10 +118,10 @@ async def decide(
     return [decision or by_model[index] for index, decision in enumerate(by_rule)]
 
 
-def _indexes_by_kind(extracted: Sequence[ExtractedFact]) -> dict[Kind, list[int]]:
-    indexes: dict[Kind, list[int]] = defaultdict(list)
+def _indexes_by_group(extracted: Sequence[ExtractedFact]) -> dict[MergeGroup, list[int]]:
+    indexes: dict[MergeGroup, list[int]] = defaultdict(list)
     for index, new in enumerate(extracted):
-        indexes[new.kind].append(index)
+        indexes[new.group].append(index)
     return indexes
 
 
@@ -130,13 +130,13 @@ def _known_facts(rows: Iterable[AnyRow]) -> list[KnownFact]:
 
 
 def _earlier(extracted: Sequence[ExtractedFact], vectors: Vectors, index: int) -> list[KnownFact]:
-    """Return the facts before this one in the batch that are of its kind and nearest to it."""
+    """Return the facts before this one in the batch of its merge group that are nearest to it."""
     new, terms = extracted[index], set(query_terms(extracted[index].fact.text))
     nearness: dict[int, float] = {}
     for i, other in enumerate(extracted[:index]):
         shared = len(terms.intersection(query_terms(other.fact.text)))
         cosine = float(np.dot(vectors[i], vectors[index]))
-        if other.kind == new.kind and (shared or cosine >= nearest.LEAST_COSINE):
+        if other.group == new.group and (shared or cosine >= nearest.LEAST_COSINE):
             nearness[i] = shared + cosine
     best = sorted(sorted(nearness, key=nearness.__getitem__, reverse=True)[: nearest.PER_WAY])
     return [KnownFact(e.key, e.fact.text, from_micros(e.fact.event_at)) for e in map(extracted.__getitem__, best)]

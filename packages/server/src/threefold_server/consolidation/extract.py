@@ -25,7 +25,7 @@ from threefold_server.service import Service
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.memories.nearest import kind_of
+from threefold_server.storage.memories.nearest import merge_group
 from threefold_server.storage.sessions import extraction, tasks
 from threefold_server.storage.sessions.tasks import Claim
 from threefold_server.telemetry import logger
@@ -111,8 +111,8 @@ async def _extract(service: Service, extractor: Extractor, claim: Claim, batch: 
     service.metrics.facts.labels("dropped").inc(dropped)
     if dropped:
         logger.info("candidates dropped", extra={"fields": {"dropped": dropped, "kept": len(accepted)}})
-    kind = partial(kind_of, claim.owner, batch.agent, session=claim.subject)
-    return [ExtractedFact(uuid4(), kind(fact.visibility), fact) for fact in accepted]
+    group = partial(merge_group, claim.owner, batch.agent, session=claim.subject)
+    return [ExtractedFact(uuid4(), group(fact.visibility), fact) for fact in accepted]
 
 
 async def _store(

@@ -130,7 +130,7 @@ class Merge:
             "owner": self.claim.owner,
             "fact": extracted.key,
             "root": extracted.key,
-            "agent": extracted.kind.agent,
+            "agent": extracted.group.agent,
             "session": self.claim.subject,
             "session_id": self.session_id,
             "visibility": fact.visibility,

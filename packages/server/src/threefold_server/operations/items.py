@@ -49,7 +49,7 @@ async def run_items(service: Service, principal: Principal, request: ItemsReques
     else:
         results = await service.database.read(batch.holder.owner, batch.read)
         if batch.read_keys:
-            await service.database.write(batch.holder.owner, batch.start_anew)
+            await service.database.write(batch.holder.owner, batch.renew_ttl)
     if any(put.vectors is None for put in batch.puts.values()):
         service.wake()
     return ItemsResponse(results=results)
@@ -72,12 +72,12 @@ class _Batch:
     def run(self, connection: Connection) -> list[OpResult]:
         results = self.read(connection)
         if self.read_keys:
-            self.start_anew(connection)
+            self.renew_ttl(connection)
         items.write(connection, self.holder, self.puts, self.deletes, self.embedder, self.now)
         return results
 
-    def start_anew(self, connection: Connection) -> None:
-        items.start_anew(connection, self.holder.owner, sorted(self.read_keys), self.now)
+    def renew_ttl(self, connection: Connection) -> None:
+        items.renew_ttl(connection, self.holder.owner, sorted(self.read_keys), self.now)
 
     def read(self, connection: Connection) -> list[OpResult]:
         self.read_keys.clear()

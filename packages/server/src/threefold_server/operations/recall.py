@@ -216,7 +216,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         shared="shared" in request.include,
         min_score=settings.min_score if request.min_score is None else request.min_score,
         min_score_of=request.min_score_of,
-        limits=search.Limits(service.clock(), request.min_trust, _until(request)),
+        conditions=search.Conditions(service.clock(), request.min_trust, _until(request)),
         limit=tiers.top_k + len(request.exclude_ids) + SPARE,
         redact=service.redact,
     )

@@ -27,7 +27,7 @@ The recall (`operations/recall.py`) passes `Search.run` of `memories/recall_sear
     citations = facts.send_citations(connection, self.scope.owner)     # sent
     candidates = self._send_pool(connection, pool)                     # sends corpus, words and vectors
     ...                                                                # the same for the shared pool
-    tail, unread = self._tail(unindexed())                             # the first wait
+    new_turns, unread = self._unindexed_turns(unindexed())             # the first wait
     rows, corpus = candidates()                                        # these results came with the first ones
 
 So everything that needs no earlier result is sent first, then fetched. The texts of the memories that rank highest are

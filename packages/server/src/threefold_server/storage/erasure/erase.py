@@ -260,7 +260,7 @@ def _erase_unsupported_facts(
         alone = and_(facts.c.fact.in_(batch), facts.c.fact.not_in(supported), facts.c.fact.not_in(saved))
         gone = connection.execute(select(facts.c.fact, facts.c.root).where(facts.c.owner == owner, alone)).all()
         counts += _delete_facts(connection, owner, [row.fact for row in gone])
-        revisions.mend(connection, owner, {row.root for row in gone}, now)
+        revisions.close_gaps(connection, owner, {row.root for row in gone}, now)
     return counts
 
 

@@ -1,4 +1,4 @@
-"""Facts: saved, superseded, restored, deleted. A superseded version stays as history, out of every search."""
+"""Rows of facts and of their sources: insert, change, read, and the conversion to the contract."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ from threefold_server.storage.engine.tables import fact_sources, facts, owners, 
 from threefold_server.storage.engine.types import AnyRow
 
 HISTORY = 500
-"""Superseded versions that a recall as of an earlier moment reads: they are in no index."""
+"""Most superseded versions that a recall as of an earlier time reads. They are not in the search index."""
 
 
 def add(connection: Connection, values: dict[str, Any]) -> None:
-    """Insert one fact (column values by name)."""
+    """Insert one fact. `values` are the columns by name."""
     connection.execute(insert(facts).values(values))
 
 
 def find(connection: Connection, scope: ScopeFilter, fact: UUID, now: int) -> AnyRow | None:
-    """One fact that the caller manages and that has not expired, or None: someone else's looks like an unknown one."""
-    statement = select(facts).where(managed(FACTS, scope), facts.c.fact == fact, _alive(now))
+    """Return a fact that the caller manages and that has not expired, or None.
+
+    A fact of somebody else gives None, as an unknown one does.
+    """
+    statement = select(facts).where(managed(FACTS, scope), facts.c.fact == fact, _not_expired(now))
     return connection.execute(statement).one_or_none()
 
 
 def count(connection: Connection, owner: UUID) -> int:
-    """How many facts an owner has, with every version."""
+    """Return the number of facts of an owner, all versions counted."""
     return connection.execute(select(func.count()).where(facts.c.owner == owner)).scalar_one()
 
 
 def values_of(row: AnyRow) -> dict[str, Any]:
-    """All columns of a fact by name."""
+    """Return all columns of a fact by name."""
     return {column.name: getattr(row, column.name) for column in facts.c}
 
 
 def history(connection: Connection, owner: UUID, root: UUID) -> Sequence[AnyRow]:
-    """Every version of a fact, oldest first."""
+    """Return all versions of a fact, oldest first."""
     statement = (
         select(facts)
         .where(facts.c.owner == owner, facts.c.root == root)
@@ -59,15 +62,15 @@ def change(connection: Connection, owner: UUID, fact: UUID, **values: Any) -> No
 
 
 def versions_by_key(connection: Connection, owner: UUID, keys: Sequence[UUID]) -> dict[UUID, AnyRow]:
-    """Versions of facts, current or not, by key."""
+    """Return versions of facts by key, superseded ones as well."""
     statement = select(facts).where(facts.c.owner == owner, facts.c.fact.in_(keys))
     return {row.fact: row for row in connection.execute(statement)}
 
 
 def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> None:
-    """Let a new version of a fact rest on the turns of the old one."""
-    rested = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old)
-    copies = [{**row, "fact": new} for row in connection.execute(rested).mappings()]
+    """Give a new version of a fact the sources of the old one."""
+    sources = select(fact_sources).where(fact_sources.c.owner == owner, fact_sources.c.fact == old)
+    copies = [{**row, "fact": new} for row in connection.execute(sources).mappings()]
     if copies:
         connection.execute(insert(fact_sources), copies)
 
@@ -75,7 +78,7 @@ def copy_sources(connection: Connection, owner: UUID, old: UUID, new: UUID) -> N
 def add_sources(
     connection: Connection, owner: UUID, fact: UUID, session: UUID, ranges: Sequence[tuple[int, int]]
 ) -> None:
-    """Let a fact rest on ranges of turns as well: together one more support of it."""
+    """Add ranges of turns to the sources of a fact. Together they are one more support of it."""
     of_fact = and_(fact_sources.c.owner == owner, fact_sources.c.fact == fact)
     used = connection.execute(select(func.coalesce(func.max(fact_sources.c.support), 0)).where(of_fact)).scalar_one()
     rows = [
@@ -93,7 +96,10 @@ def add_sources(
 
 
 def resting_on(connection: Connection, owner: UUID, session: UUID, from_seq: int, upto_seq: int) -> Sequence[AnyRow]:
-    """Every version of any fact that rests on one of these turns, with the range (from_seq, upto_seq) it rests on."""
+    """Return all versions of all facts that have one of these turns as a source.
+
+    Each row has the columns `from_seq` and `upto_seq` of that source as well.
+    """
     statement = (
         select(facts, fact_sources.c.from_seq, fact_sources.c.upto_seq)
         .join_from(
@@ -112,20 +118,26 @@ def resting_on(connection: Connection, owner: UUID, session: UUID, from_seq: int
 
 
 def touch_owner(connection: Connection, owner: UUID) -> int:
-    """Note that the owner's facts move, so that a consolidation under way compares again; returns how often they did.
-    To come first: it locks the owner, so that changes of one fact go one after another and a forget wholly before or
-    after."""
+    """Raise the revision of the owner's facts and return it, so that a running consolidation compares again.
+
+    Call it first in a transaction: it locks the owner, so that changes of one fact run one after another, and a forget
+    runs completely before or after them.
+    """
     statement = update(owners).where(owners.c.owner == owner).values(facts_rev=owners.c.facts_rev + 1)
     return connection.execute(statement.returning(owners.c.facts_rev)).scalar_one_or_none() or 0
 
 
 def revision(connection: Connection, owner: UUID) -> int:
-    """How often the owner's facts have moved so far."""
+    """Return the revision of the owner's facts."""
     return int(connection.execute(select(owners.c.facts_rev).where(owners.c.owner == owner)).scalar_one())
 
 
 def to_memories(connection: Connection, rows: Sequence[AnyRow], user: str | None) -> list[Memory]:
-    """Facts as the contract shows them, with their sources. `user` is the reader; shared facts name their writer."""
+    """Return facts as models of the contract, with their sources.
+
+    Args:
+        user: The reader, as the user of the facts. Shared facts name their writer instead.
+    """
     sources = _sources(connection, rows)
     return [_to_shared(row) if row.shared else _to_memory(row, user, sources.get(row.fact, [])) for row in rows]
 
@@ -138,12 +150,12 @@ def _sources(connection: Connection, rows: Sequence[AnyRow]) -> dict[UUID, list[
 
 
 def _to_shared(row: AnyRow) -> Memory:
-    """A shared fact names its writer, but not the writer's session or what was said there."""
+    """Return a shared fact, which names its writer, without the writer's session and sources."""
     return _to_memory(row, row.writer, []).model_copy(update={"session_id": None})
 
 
 def _to_memory(row: AnyRow, user: str | None, sources: list[SourceRange]) -> Memory:
-    return Memory.model_construct(  # validated when it was written
+    return Memory.model_construct(  # validated at the write
         id=row.fact.hex,
         kind="fact",
         text=row.text,
@@ -171,34 +183,36 @@ def _optional(micros: int | None) -> Any:
     return None if micros is None else from_micros(micros)
 
 
-def _alive(now: int) -> Any:
+def _not_expired(now: int) -> Any:
     return or_(facts.c.expires_at.is_(None), facts.c.expires_at > now, facts.c.pinned)
 
 
 def current(now: int) -> Any:
-    """Facts that hold now: neither superseded nor expired."""
-    return and_(facts.c.valid_to.is_(None), _alive(now))
+    """Return the condition that a fact is neither superseded nor expired."""
+    return and_(facts.c.valid_to.is_(None), _not_expired(now))
 
 
 def get(connection: Connection, owner: UUID, fact: UUID) -> AnyRow:
-    """The row of a fact that is known to be there."""
+    """Return the row of a fact that exists."""
     return connection.execute(select(facts).where(facts.c.owner == owner, facts.c.fact == fact)).one()
 
 
 def by_keys(connection: Connection, owner: UUID | None, keys: Sequence[UUID]) -> Sequence[AnyRow]:
-    """Current facts of an owner, or (owner None) of the shared partition, that a search has found."""
-    wanted = [(key,) for key in keys]
-    return _SHARED.all(connection, wanted) if owner is None else _OWN.all(connection, wanted, owner=owner)
+    """Return the current facts with these keys: of an owner, or of the shared partition if the owner is None."""
+    rows = [(key,) for key in keys]
+    return _SHARED.all(connection, rows) if owner is None else _OWN.all(connection, rows, owner=owner)
 
 
 def send_citations(connection: Connection, owner: UUID) -> Pending[list[Any]]:
-    """(fact, valid_from, valid_to, session, from_seq, upto_seq) of the turns that each version of an owner's facts
-    rests on; the rows when called."""
+    """Send for the sources of all versions of an owner's facts.
+
+    The rows are (fact, valid_from, valid_to, session, from_seq, upto_seq).
+    """
     return _CITED.send(connection, owner=owner)
 
 
 def send_history(connection: Connection, scope: ScopeFilter, at: int) -> Pending[list[Any]]:
-    """The superseded versions that held at a moment, as far as the scope sees them; their rows when called."""
+    """Send for the superseded versions that were valid at the time `at` and are visible to the scope."""
     return _HISTORY.send(connection, **visible_to(scope), at=at)
 
 

@@ -17,12 +17,12 @@ from threefold_server.storage.engine.types import AnyRow
 from threefold_server.text.indexed import Passage
 
 OF_FACT, OF_ITEM = 0, -1
-"""The `seq` of passages that are no turn's."""
+"""The `seq` of passages of facts and of items. Passages of turns have the number of the turn."""
 
 SLICE_TOKENS = 20_000
-"""Tokens of turns whose words are stored in one transaction, for which every writer of SQLite waits."""
+"""Most tokens of turns whose words are stored in one transaction, because on SQLite all writers wait for it."""
 
-MAX_TF = 32_767  # what a smallint holds
+MAX_TF = 32_767  # the largest smallint
 
 _WITHOUT_PAYLOAD = [column for column in turns.c if column.name != "payload"]
 _KEY = (passages.c.pool, passages.c.source, passages.c.seq, passages.c.part)
@@ -31,9 +31,9 @@ _KEY = (passages.c.pool, passages.c.source, passages.c.seq, passages.c.part)
 def next_turns(
     connection: Connection, owner: UUID, session: UUID, after: int, limit: int
 ) -> tuple[Sequence[AnyRow], bool]:
-    """The turns of a session that follow a watermark, oldest first; and whether there may be more.
+    """Return the turns of a session after a watermark, oldest first, and whether there may be more.
 
-    At most `limit` turns with `SLICE_TOKENS` in all, but one at least.
+    These are at most `limit` turns with at most `SLICE_TOKENS` tokens together, but at least one turn.
     """
     following = and_(turns.c.owner == owner, turns.c.session == session, turns.c.seq > after)
     sizes = select(turns.c.seq, turns.c.tokens).where(following).order_by(turns.c.seq).limit(limit)
@@ -52,7 +52,7 @@ def next_turns(
 
 
 def add_turns(connection: Connection, agent: str, entries: Iterable[tuple[AnyRow, Sequence[Passage]]]) -> None:
-    """Make turns of one agent's session findable by words; their vectors are pending."""
+    """Add turns of one agent's session to the index. Search finds them by words; their vectors are pending."""
     _add(
         connection,
         [
@@ -77,8 +77,8 @@ def add_turns(connection: Connection, agent: str, entries: Iterable[tuple[AnyRow
 
 
 def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> None:
-    """Make a fact findable by words, in its owner's pool or the shared one; its vector is pending."""
-    place = {
+    """Add a fact to the index, in its owner's pool or the shared one. Its vector is pending."""
+    columns = {
         "pool": SHARED_POOL if fact.shared else fact.owner,
         "source": fact.fact,
         "seq": OF_FACT,
@@ -89,14 +89,18 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
         **_dates(fact),
         "trust": fact.trust,
     }
-    _add(connection, [(place, found)])
+    _add(connection, [(columns, found)])
 
 
 def add_items(
     connection: Connection, entries: Iterable[tuple[Mapping[str, Any], int, NDArray[np.float32] | None]], embedder: str
 ) -> None:
-    """Make the texts of items (columns by name, how many texts, their vectors) findable by meaning, in a pool that no
-    recall looks into. Without vectors they are pending."""
+    """Add the texts of items to the index, in a pool that no recall searches. They have vectors and no words.
+
+    Args:
+        entries: The columns of each item by name, the number of its texts, and their vectors, or None if the vectors
+            are pending.
+    """
     rows = [
         {
             "pool": item["pool"],
@@ -120,13 +124,13 @@ def add_items(
 
 
 def update_fact(connection: Connection, fact: AnyRow) -> None:
-    """Bring the dates of an indexed fact up to date."""
-    here = (passages.c.owner == fact.owner, passages.c.source == fact.fact)
-    connection.execute(update(passages).where(*here).values(_dates(fact)))
+    """Update the dates of an indexed fact."""
+    own = (passages.c.owner == fact.owner, passages.c.source == fact.fact)
+    connection.execute(update(passages).where(*own).values(_dates(fact)))
 
 
 def _dates(fact: AnyRow) -> dict[str, Any]:
-    """A fact holds from its first mention on: a search as of an earlier moment must not find it."""
+    """Return the dates of a fact's passages. A search as of a time before `valid_from` must not find the fact."""
     return {"event_at": fact.valid_from, "expires_at": None if fact.pinned else fact.expires_at}
 
 
@@ -136,9 +140,9 @@ def remove(
     sources: Sequence[UUID] | Select[tuple[UUID]],
     seqs: Sequence[int] | None = None,
 ) -> int:
-    """Remove sessions or facts from the index, or only some turns of a session; returns how many passages."""
+    """Remove sessions or facts from the index, or only turns of a session; return the number of removed passages."""
     chosen: list[ColumnElement[bool]] = [passages.c.owner == owner, passages.c.source.in_(sources)]
-    # The pools come first because postings are ordered by pool: the shared one is read only if something lies in it.
+    # Postings are ordered by pool: with the pools known first, the shared pool is read only if it has such passages.
     pools = list(connection.execute(select(passages.c.pool).where(*chosen).distinct()).scalars())
     within = [postings.c.pool.in_(pools), postings.c.owner == owner, postings.c.source.in_(sources)]
     if seqs is not None:
@@ -149,17 +153,22 @@ def remove(
 
 
 def pending(connection: Connection, owner: UUID, subject: UUID, limit: int) -> Sequence[AnyRow]:
-    """Keys of passages without a vector: of a session or, if the subject is the owner, of all its facts and items."""
-    which = passages.c.seq <= OF_FACT if subject == owner else passages.c.source == subject
-    statement = select(*_KEY).where(passages.c.owner == owner, passages.c.embedder.is_(None), which)
+    """Return keys of passages without a vector.
+
+    Args:
+        subject: A session or, for all facts and items, the owner.
+    """
+    of_subject = passages.c.seq <= OF_FACT if subject == owner else passages.c.source == subject
+    statement = select(*_KEY).where(passages.c.owner == owner, passages.c.embedder.is_(None), of_subject)
     ordered = statement.order_by(passages.c.source, passages.c.seq, passages.c.part)
     return connection.execute(ordered.limit(limit)).all()
 
 
 def sources_of(connection: Connection, owner: UUID, rows: Sequence[AnyRow]) -> dict[tuple[UUID, int], AnyRow]:
-    """The turns, facts and items that passages are made of, by (source, seq).
+    """Return the turns, facts and items of passages, by (source, seq).
 
-    Not a join: without statistics Postgres compared every turn with every passage, 130 ms at 1,000 turns a session.
+    This is not a join: without statistics, Postgres compared all turns with all passages, which took 130 ms for a
+    session of 1,000 turns.
     """
     owned = {kind: {row.source for row in rows if row.seq == kind} for kind in (OF_FACT, OF_ITEM)}
     fact_rows = select(facts).where(facts.c.owner == owner, facts.c.fact.in_(owned[OF_FACT]))
@@ -175,7 +184,7 @@ def sources_of(connection: Connection, owner: UUID, rows: Sequence[AnyRow]) -> d
 
 
 def set_vectors(connection: Connection, embedder: str, rows: Sequence[AnyRow], vectors: NDArray[np.float32]) -> None:
-    """Store the vectors of pending passages, stamped with the embedder that made them."""
+    """Store the vectors of pending passages, with the name of their embedder."""
     statement = (
         update(passages)
         .where(*(column == bindparam(f"key_{column.name}") for column in _KEY))
@@ -188,10 +197,10 @@ def set_vectors(connection: Connection, embedder: str, rows: Sequence[AnyRow], v
 
 
 def discard(connection: Connection, rows: Sequence[AnyRow]) -> None:
-    """Remove single passages: of turns that an earlier version cut into more parts than this one."""
+    """Remove single passages. An earlier release may have cut a turn into more parts than this one does."""
     for table in (postings, passages):
-        here = (table.c[column.name] == bindparam(f"key_{column.name}") for column in _KEY)
-        connection.execute(delete(table).where(*here), [_key_of(row) for row in rows])
+        same_key = (table.c[column.name] == bindparam(f"key_{column.name}") for column in _KEY)
+        connection.execute(delete(table).where(*same_key), [_key_of(row) for row in rows])
 
 
 def _key_of(row: AnyRow) -> dict[str, Any]:
@@ -199,20 +208,20 @@ def _key_of(row: AnyRow) -> dict[str, Any]:
 
 
 def _add(connection: Connection, entries: Sequence[tuple[dict[str, Any], Sequence[Passage]]]) -> None:
-    parts = [(place, passage) for place, found in entries for passage in found]
+    parts = [(columns, passage) for columns, found in entries for passage in found]
     if not parts:
         return
     connection.execute(
         insert(passages),
         [
-            place | {"part": passage.part, "speaker": passage.speaker, "length": passage.length}
-            for place, passage in parts
+            columns | {"part": passage.part, "speaker": passage.speaker, "length": passage.length}
+            for columns, passage in parts
         ],
     )
     rows = [
-        {key: place[key] for key in ("pool", "source", "seq", "owner")}
+        {key: columns[key] for key in ("pool", "source", "seq", "owner")}
         | {"part": passage.part, "term": term, "tf": min(tf, MAX_TF)}
-        for place, passage in parts
+        for columns, passage in parts
         for term, tf in passage.tf.items()
     ]
     connection.execute(insert(postings), rows)

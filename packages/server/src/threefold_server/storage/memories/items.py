@@ -1,4 +1,4 @@
-"""Items: one row per key in a namespace, found by their place, and their vectors among the passages of the index."""
+"""Rows of items, one per key in a namespace, and searches over them. Their vectors are passages of the search index."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Vector = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Put:
-    """An item to write, with the vectors of its texts; None where the embedder did not answer."""
+    """An item to write. `vectors` belong to its texts; None if the embedder did not answer."""
 
     path: bytes
     key: str
@@ -63,35 +63,35 @@ Puts = Mapping[UUID, Put]
 
 @dataclass(frozen=True)
 class Page:
-    """Which of the rows in an order are wanted."""
+    """The part of an ordered result that a request asks for."""
 
     accepts: Callable[[dict[str, Any]], bool] | None
-    """What their values have to satisfy, if anything."""
+    """A filter of the values; None accepts all."""
     offset: int
     limit: int
 
-    def takes(self, row: AnyRow) -> bool:
-        """Whether a row is among those to count."""
+    def accepts_row(self, row: AnyRow) -> bool:
+        """Return whether the filter accepts a row."""
         check_in_time()
         return self.accepts is None or self.accepts(json.loads(row.value))
 
     def cut(self, found: Iterable[T]) -> list[T]:
-        """The page of what counts, in its order."""
+        """Return the page of the accepted rows."""
         return list(islice(found, self.offset, self.offset + self.limit))
 
 
 def to_path(labels: Sequence[str]) -> bytes:
-    """A namespace as bytes that sort and begin as the namespace does: no label holds a zero byte."""
+    """Return a namespace as bytes with the same order and the same prefixes. No label contains a zero byte."""
     return b"".join(label.encode() + b"\0" for label in labels)
 
 
 def to_labels(path: bytes) -> list[str]:
-    """The namespace again."""
+    """Return the namespace of a path."""
     return [label.decode() for label in path.split(b"\0")[:-1]]
 
 
 def to_item(row: AnyRow, score: float | None = None) -> Item:
-    """An item as the contract shows it."""
+    """Return a row as a model of the contract."""
     return Item(
         namespace=to_labels(row.path),
         key=row.key,
@@ -103,39 +103,41 @@ def to_item(row: AnyRow, score: float | None = None) -> Item:
 
 
 def by_keys(connection: Connection, holder: Holder, keys: Sequence[UUID], now: int) -> dict[UUID, AnyRow]:
-    """Items by their keys, those that there are."""
-    statement = select(items).where(_alive(holder, now), items.c.item.in_(keys))
+    """Return the items with these keys that exist and have not expired."""
+    statement = select(items).where(_not_expired(holder, now), items.c.item.in_(keys))
     return {row.item: row for row in connection.execute(statement)}
 
 
 def newest(connection: Connection, holder: Holder, path: bytes, now: int, page: Page) -> list[AnyRow]:
-    """The items below a path, the most recently written first."""
-    statement = select(items).where(_alive(holder, now), below(path)).order_by(*_NEWEST)
+    """Return the items below a path, the most recently written first."""
+    statement = select(items).where(_not_expired(holder, now), below(path)).order_by(*_NEWEST)
     if page.accepts is None:
         return list(connection.execute(statement.offset(page.offset).limit(page.limit)))
     with connection.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
-        return page.cut(filter(page.takes, rows))
+        return page.cut(filter(page.accepts_row, rows))
 
 
 def nearest(
     connection: Connection, holder: Holder, path: bytes, now: int, query: Vector, embedder: str, page: Page
 ) -> list[tuple[AnyRow, float]]:
-    """The items below a path, the nearest to a query first. An item is as near as the nearest of its texts; those
-    without a vector are left out."""
+    """Return the items below a path with their cosines, the nearest to the query first.
+
+    The cosine of an item is that of its nearest text. Items without a vector are left out.
+    """
     ranked = _ranked(connection, holder, path, now, query, embedder)
     if page.accepts is None:
         ranked, page = iter(page.cut(ranked)), Page(None, 0, page.limit)
-    return page.cut(pair for pair in _with_rows(connection, holder, ranked, now) if page.takes(pair[0]))
+    return page.cut(pair for pair in _with_rows(connection, holder, ranked, now) if page.accepts_row(pair[0]))
 
 
 def namespaces(connection: Connection, holder: Holder, path: bytes, now: int) -> list[list[str]]:
-    """The namespaces below a path that hold an item, in order."""
-    statement = select(items.c.path).where(_alive(holder, now), below(path)).distinct().order_by(items.c.path)
+    """Return the namespaces below a path that have items, in order."""
+    statement = select(items.c.path).where(_not_expired(holder, now), below(path)).distinct().order_by(items.c.path)
     return [to_labels(found) for found in connection.execute(statement).scalars()]
 
 
-def start_anew(connection: Connection, owner: UUID, keys: Sequence[UUID], now: int) -> None:
-    """Let the time to live of items begin again, as they were read."""
+def renew_ttl(connection: Connection, owner: UUID, keys: Sequence[UUID], now: int) -> None:
+    """Restart the time to live of items, because they were read."""
     sessions.lock_owner(connection, owner)
     minutes = select(items.c.item, items.c.ttl).where(
         items.c.owner == owner, items.c.item.in_(keys), items.c.ttl.is_not(None), items.c.expires_at > now
@@ -147,7 +149,7 @@ def start_anew(connection: Connection, owner: UUID, keys: Sequence[UUID], now: i
 
 
 def write(connection: Connection, holder: Holder, puts: Puts, deletes: Sequence[UUID], embedder: str, now: int) -> None:
-    """Write and delete items, with their vectors. Writers of one owner go one after another."""
+    """Write and delete items, with their vectors. A lock makes the writers of one owner run one after another."""
     sessions.ensure_owner(connection, holder.principal, now)
     sessions.lock_owner(connection, holder.owner)
     erase.erase_items(connection, holder.owner, items.c.item.in_(deletes))
@@ -164,13 +166,14 @@ def write(connection: Connection, holder: Holder, puts: Puts, deletes: Sequence[
 
 
 def below(path: bytes) -> ColumnElement[bool]:
-    """Namespaces that begin with these labels: a range of bytes, in which no character has a meaning of its own."""
+    """Return the condition for namespaces that start with these labels: a range of bytes, without wildcards."""
     return and_(items.c.path >= path, items.c.path < path[:-1] + b"\1") if path else true()
 
 
-def _alive(holder: Holder, now: int) -> ColumnElement[bool]:
-    fresh = or_(items.c.expires_at.is_(None), items.c.expires_at > now)
-    return and_(items.c.owner == holder.owner, items.c.pool == holder.pool, fresh)
+def _not_expired(holder: Holder, now: int) -> ColumnElement[bool]:
+    """Return the condition for the holder's items that have not expired."""
+    not_expired = or_(items.c.expires_at.is_(None), items.c.expires_at > now)
+    return and_(items.c.owner == holder.owner, items.c.pool == holder.pool, not_expired)
 
 
 _NEWEST = (items.c.updated_at.desc(), items.c.path, items.c.key)
@@ -187,11 +190,11 @@ def _with_rows(
 def _ranked(
     connection: Connection, holder: Holder, path: bytes, now: int, query: Vector, embedder: str
 ) -> Iterator[tuple[UUID, float]]:
-    """Every item below a path that has a vector, with the cosine of its nearest text, the nearest first."""
-    same = and_(passages.c.owner == items.c.owner, passages.c.source == items.c.item, passages.c.pool == holder.pool)
-    mine = and_(_alive(holder, now), below(path), passages.c.embedder == embedder)
-    statement = select(items.c.item).join(passages, same).where(mine)
-    texts = _texts_here if connection.dialect.name == "sqlite" else _texts_there
+    """Yield the items below a path that have a vector, with the cosine of their nearest text, the nearest first."""
+    own = and_(passages.c.owner == items.c.owner, passages.c.source == items.c.item, passages.c.pool == holder.pool)
+    embedded = and_(_not_expired(holder, now), below(path), passages.c.embedder == embedder)
+    statement = select(items.c.item).join(passages, own).where(embedded)
+    texts = _texts_on_sqlite if connection.dialect.name == "sqlite" else _texts_on_postgres
     seen: set[UUID] = set()
     for item, cosine in texts(connection, statement, query):
         if item not in seen:
@@ -199,19 +202,19 @@ def _ranked(
             yield item, max(-1.0, min(1.0, cosine))
 
 
-def _texts_here(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
-    """SQLite's own types, as they are: to make a key of each row costs more than all the rest."""
+def _texts_on_sqlite(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
+    """Yield items with cosines from raw columns: converting each key to a UUID cost more than all other steps."""
     raw = type_coerce(items.c.item, LargeBinary), type_coerce(passages.c.vector, LargeBinary)
     rows: Any = connection.execute(statement.with_only_columns(*raw).order_by(*_NEWEST)).all()
     if not rows:
         return
     cosines = np.frombuffer(b"".join([row[1] for row in rows]), dtype="<f4").reshape(len(rows), -1) @ query
-    for place in np.argsort(-cosines, kind="stable").tolist():
-        yield UUID(bytes=rows[place][0]), float(cosines[place])
+    for row in np.argsort(-cosines, kind="stable").tolist():
+        yield UUID(bytes=rows[row][0]), float(cosines[row])
 
 
-def _texts_there(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
-    # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
+def _texts_on_postgres(connection: Connection, statement: Any, query: Vector) -> Iterator[tuple[UUID, float]]:
+    # Vectors have length 1, so the inner product equals the cosine and is cheaper. The operator returns its negative.
     distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", query, type_=PgVector()))
     ordered = statement.with_only_columns(items.c.item, distance.label("distance")).order_by(distance, *_NEWEST)
     yield from ((row.item, -row.distance) for row in connection.execute(ordered))
@@ -236,17 +239,20 @@ def _values(holder: Holder, item: UUID, put: Put, now: int) -> dict[str, Any]:
 
 
 def _replacing(connection: Connection, now: int) -> Any:
-    """An insert that replaces what is there, but for the time of its making; what had expired is made anew."""
+    """Return an insert that replaces an item and keeps its `created_at`, except if the stored item has expired."""
     statement = insert_into(connection, items)
     new = statement.excluded
-    made = case((items.c.expires_at <= now, new.created_at), else_=items.c.created_at)
+    created_at = case((items.c.expires_at <= now, new.created_at), else_=items.c.created_at)
     changed = {name: new[name] for name in ("value", "fields", "ttl", "expires_at", "updated_at")}
-    return statement.on_conflict_do_update(index_elements=["owner", "item"], set_={**changed, "created_at": made})
+    return statement.on_conflict_do_update(index_elements=["owner", "item"], set_={**changed, "created_at": created_at})
 
 
 def _split(connection: Connection, puts: Puts, embedder: str) -> tuple[Puts, Puts]:
-    """Those whose vectors are here, and those whose vectors have to come later: from a model that did not answer, or
-    once the store, which holds another embedder's, has been embedded anew."""
+    """Return the items whose vectors can be stored now, and those whose vectors are computed later.
+
+    The vectors come later if the model did not answer, or if the store has vectors of another embedder, until a
+    `reembed`.
+    """
     ready = {item: put for item, put in puts.items() if put.vectors is not None and put.texts}
     try:
         if ready:

@@ -1,7 +1,7 @@
-"""One ordered list of facts and turns, a page at a time.
+"""Pages of one ordered list of facts and turns.
 
-The order is (access count, event time, kind, key), newest or most read first; the first part is 0 throughout when the
-order is by time. Facts and turns are two queries over the same order, merged.
+The order is (access count, event time, kind, key), descending. If the request orders by time, the access count is 0 in
+all positions. Facts and turns are two queries in the same order, whose results are merged.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from threefold_server.storage.memories import turn_memories
 from threefold_server.text.redaction import Redact
 
 PAGE_CHARS = 1_000_000
-"""Characters of text after which a page ends, however many memories were asked for."""
+"""Characters of text after which a page ends, even if it has fewer memories than requested."""
 
 TURN, FACT = 0, 1
 POSITION_TYPES = (int, int, int, str, int)
 
 
 class Position(NamedTuple):
-    """Where a page ended. `key` is the fact's or the session's, in hex; `seq` is 0 for a fact."""
+    """The place of one memory in the order, where the next page starts.
+
+    `key` is the key of the fact or of the session, in hexadecimal digits. `seq` is 0 for a fact.
+    """
 
     access: int
     event_at: int
@@ -42,8 +45,10 @@ class Position(NamedTuple):
 def page(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, now: int, redact: Redact
 ) -> tuple[list[tuple[Position, Memory]], int]:
-    """Memories after a position, each with its own, and how many of them make the page. One more says that there are
-    more."""
+    """Return memories after a position, each with its own position, and how many of them belong to the page.
+
+    If there is a next page, the list has one memory more than the page.
+    """
     rows: list[Iterable[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, scope, request, after, now))
@@ -90,15 +95,15 @@ def _turns(
     connection: Connection, scope: ScopeFilter, request: ListRequest, after: Position | None, redact: Redact
 ) -> Iterator[tuple[Position, Memory]]:
     statement = (
-        turn_memories.VISIBLE.where(
+        turn_memories.VISIBLE_TURNS.where(
             after_position(after, TURN, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
         )
         .order_by(turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
         .limit(request.limit + 1)
     )
     for row in connection.execute(statement, visible_to(scope)):
-        place = Position(0, row.event_at, TURN, row.session.hex, row.seq)
-        yield place, turn_memories.to_memory(row, scope.user, redact)
+        position = Position(0, row.event_at, TURN, row.session.hex, row.seq)
+        yield position, turn_memories.to_memory(row, scope.user, redact)
 
 
 def after_position(
@@ -108,12 +113,12 @@ def after_position(
     event_at: ColumnElement[int],
     key: tuple[ColumnElement[Any], ...],
 ) -> ColumnElement[bool]:
-    """The condition that a row of this kind comes after the position."""
+    """Return the condition that a row of this kind comes after the position."""
     if after is None:
         return true()
-    here = (access == after.access) & (event_at == after.event_at)
+    same_time = (access == after.access) & (event_at == after.event_at)
     earlier = or_(access < after.access, and_(access == after.access, event_at < after.event_at))
     if kind != after.kind:
-        return or_(earlier, here) if kind < after.kind else earlier
+        return or_(earlier, same_time) if kind < after.kind else earlier
     values = (UUID(after.key), after.seq)[: len(key)]
-    return or_(earlier, and_(here, tuple_(*key) < row_value(*values)))
+    return or_(earlier, and_(same_time, tuple_(*key) < row_value(*values)))

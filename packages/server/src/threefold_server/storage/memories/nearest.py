@@ -1,4 +1,4 @@
-"""The facts that a new statement may repeat or contradict: the nearest of its own kind, by words and by meaning."""
+"""The facts that a new statement may repeat or contradict: the nearest ones of its merge group."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import facts as fact_store
 
 PER_WAY = 4
-"""Facts found in either way: enough that the one that is meant is among them, few enough for one model call."""
+"""Facts found by words, and again by meaning: enough to include the right one, few enough for one model call."""
 
-LEAST_COSINE = 0.4  # MiniLM, pairs that contradict each other: 0.45 and more
+LEAST_COSINE = 0.4  # with MiniLM, pairs that contradict each other have 0.45 or more
 VECTORS = 5_000
-"""Of an owner with more facts of one kind, those last said are compared by meaning, and all of them by words."""
+"""Most facts of one merge group that are compared by meaning, newest first. All of them are compared by words."""
 
 Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Facts that may be merged or supersede each other: of one agent, and visible equally far."""
+class MergeGroup:
+    """Facts that may be merged or supersede each other: of one agent and with the same visibility."""
 
     owner: UUID
     agent: str
     visibility: int
     session: UUID | None
-    """Only of facts that nobody sees beyond their session."""
+    """Set only for facts with the visibility `session`."""
 
-    def holds(self, now: int) -> ColumnElement[bool]:
-        """The current facts of this kind."""
+    def current(self, now: int) -> ColumnElement[bool]:
+        """Return the condition for the current facts of the group."""
         return and_(
             facts.c.owner == self.owner,
             facts.c.agent == self.agent,
@@ -47,30 +47,32 @@ class Kind:
         )
 
 
-def kind_of(owner: UUID, agent: str, visibility: int, session: UUID | None) -> Kind:
-    """The kind of a fact with this place."""
-    return Kind(owner, agent, visibility, session if visibility == Reach.session else None)
+def merge_group(owner: UUID, agent: str, visibility: int, session: UUID | None) -> MergeGroup:
+    """Return the merge group of a fact with these columns."""
+    return MergeGroup(owner, agent, visibility, session if visibility == Reach.session else None)
 
 
-def by_words(connection: Connection, kind: Kind, terms: Sequence[str], now: int) -> Sequence[AnyRow]:
-    """The facts that share most words with a statement; of those, the ones that say least else."""
+def by_words(connection: Connection, group: MergeGroup, terms: Sequence[str], now: int) -> Sequence[AnyRow]:
+    """Return the facts that share most words with a statement; among equal ones, the shortest first."""
     shared = (
         select(postings.c.source, func.count(postings.c.term.distinct()).label("terms"))
-        .where(postings.c.pool == kind.owner, postings.c.seq == 0, postings.c.term.in_(terms))
+        .where(postings.c.pool == group.owner, postings.c.seq == 0, postings.c.term.in_(terms))
         .group_by(postings.c.source)
         .subquery()
     )
-    statement = select(facts).join(shared, shared.c.source == facts.c.fact).where(kind.holds(now))
+    statement = select(facts).join(shared, shared.c.source == facts.c.fact).where(group.current(now))
     ordered = statement.order_by(shared.c.terms.desc(), func.length(facts.c.text), facts.c.fact)
     return connection.execute(ordered.limit(PER_WAY)).all()
 
 
-def by_meaning(connection: Connection, kind: Kind, vectors: Vectors, embedder: str, now: int) -> list[list[AnyRow]]:
-    """Per vector, the facts whose meaning is nearest."""
+def by_meaning(
+    connection: Connection, group: MergeGroup, vectors: Vectors, embedder: str, now: int
+) -> list[list[AnyRow]]:
+    """Return the facts with the nearest vectors, for each of the vectors."""
     statement = (
         select(passages.c.vector, *facts.c)
         .join(passages, and_(passages.c.owner == facts.c.owner, passages.c.source == facts.c.fact))
-        .where(kind.holds(now), passages.c.pool == kind.owner, passages.c.seq == 0, passages.c.embedder == embedder)
+        .where(group.current(now), passages.c.pool == group.owner, passages.c.seq == 0, passages.c.embedder == embedder)
         .order_by(facts.c.event_at.desc())
         .limit(VECTORS)
     )
@@ -78,7 +80,7 @@ def by_meaning(connection: Connection, kind: Kind, vectors: Vectors, embedder: s
     if not rows:
         return [[] for _ in vectors]
     cosines = vectors @ np.stack([row.vector for row in rows]).T
-    return [_best(rows, line) for line in cosines]
+    return [_best(rows, row) for row in cosines]
 
 
 def _best(rows: Sequence[AnyRow], cosines: Vectors) -> list[AnyRow]:

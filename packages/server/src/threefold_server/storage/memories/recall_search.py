@@ -1,4 +1,4 @@
-"""One search of long-term memory in one read: candidates, ranking, and the memories themselves."""
+"""One search of long-term memory in one read transaction: find candidates, rank them, load the best."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.redaction import Redact
 from threefold_server.text.terms import query_terms
 
-Past = dict[UUID, AnyRow]
+Superseded = dict[UUID, AnyRow]
 """Superseded versions by their keys."""
 
 Cited = dict[UUID, list[TurnKey]]
+"""The source turns of each fact."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """What to look for, where, and how much of it."""
+    """The parameters of one search.
+
+    `own` and `shared` choose the pools, `limit` is the most results, and `vector` is None for a search by words only.
+    """
 
     query: str
     vector: NDArray[np.float32] | None
@@ -41,71 +45,72 @@ class Search:
     shared: bool
     min_score: float
     min_score_of: ScoreTest
-    limits: search.Limits
+    conditions: search.Conditions
     limit: int
     redact: Redact
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
-        """Memories in order of score, and how many turns have no vector yet."""
+        """Return memories, the best score first, and the number of own memories that have no vector yet."""
         own = self._send_own(connection) if self.own else None
-        shared = self._send_pool(connection, search.shared_pool(self.limits)) if self.shared else None
+        shared = self._send_pool(connection, search.shared_pool(self.conditions)) if self.shared else None
         found: list[RecalledMemory] = []
         pending = 0
         if own is not None:
-            ranked, past, pending = own()
-            found += self._hydrate(connection, self.scope.owner, ranked, past)
+            ranked, superseded, pending = own()
+            found += self._hydrate(connection, self.scope.owner, ranked, superseded)
         if shared is not None:
             found += self._hydrate(connection, None, self._rank(*shared(), {}), {})
         return sorted(found, key=lambda memory: -memory.score), pending
 
-    def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Past, int]]:
-        pool = search.own_pool(self.scope, self.limits)
+    def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Superseded, int]]:
+        pool = search.own_pool(self.scope, self.conditions)
         unindexed = turn_memories.send_unindexed(connection, self.scope)
         pending = search.send_unembedded_count(connection, pool)
         citations = facts.send_citations(connection, self.scope.owner)
         history = self._send_history(connection)
         candidates = self._send_pool(connection, pool)
 
-        def finish() -> tuple[list[Ranked], Past, int]:
-            tail, unread = self._tail(unindexed())
-            waiting = len({(row.source, row.seq) for row in tail}) + unread + pending()
-            past = history()
-            unseen = [*tail, *self._past(past.values())]
-            cited, outdated = self._cited(citations())
+        def receive() -> tuple[list[Ranked], Superseded, int]:
+            new_turns, unread = self._unindexed_turns(unindexed())
+            without_vector = len({(row.source, row.seq) for row in new_turns}) + unread + pending()
+            superseded = history()
+            added = [*new_turns, *self._superseded_facts(superseded.values())]
+            cited, outdated = self._current_citations(citations())
             rows, corpus = candidates()
-            rows = [row for row in (*unseen, *rows) if (row.source, row.seq) not in outdated]
-            return self._rank(rows, _with_tail(corpus, unseen) if unseen else corpus, cited), past, waiting
+            rows = [row for row in (*added, *rows) if (row.source, row.seq) not in outdated]
+            ranked = self._rank(rows, _enlarged(corpus, added) if added else corpus, cited)
+            return ranked, superseded, without_vector
 
-        return finish
+        return receive
 
-    def _send_history(self, connection: Connection) -> Pending[Past]:
-        """What held at the moment asked about and no longer does; nothing in a recall about the present."""
-        if self.limits.until is None:
+    def _send_history(self, connection: Connection) -> Pending[Superseded]:
+        """Send for the superseded versions that were valid at `until`. A recall about the present needs none."""
+        if self.conditions.until is None:
             return dict
-        rows = facts.send_history(connection, self.scope, self.limits.until)
-        least = self.limits.min_trust or 0.0
-        return lambda: {row.fact: row for row in rows() if row.trust >= least}
+        rows = facts.send_history(connection, self.scope, self.conditions.until)
+        min_trust = self.conditions.min_trust or 0.0
+        return lambda: {row.fact: row for row in rows() if row.trust >= min_trust}
 
-    def _cited(self, citations: Sequence[Any]) -> tuple[Cited, set[TurnKey]]:
-        """The turns that each fact that holds rests on; and the turns all of whose facts hold no more."""
+    def _current_citations(self, citations: Sequence[Any]) -> tuple[Cited, set[TurnKey]]:
+        """Return the source turns of each valid fact, and the turns whose facts are all no longer valid."""
         cited: Cited = {}
         outdated: set[TurnKey] = set()
         current: set[TurnKey] = set()
         for fact, valid_from, valid_to, session, from_seq, upto_seq in citations:
-            places = [(session, seq) for seq in range(from_seq, upto_seq + 1)]
-            if self._holds(valid_from, valid_to):
-                cited.setdefault(fact, []).extend(places)
-                current.update(places)
+            keys = [(session, seq) for seq in range(from_seq, upto_seq + 1)]
+            if self._is_valid(valid_from, valid_to):
+                cited.setdefault(fact, []).extend(keys)
+                current.update(keys)
             else:
-                outdated.update(places)
+                outdated.update(keys)
         return cited, outdated - current
 
-    def _holds(self, valid_from: int, valid_to: int | None) -> bool:
-        at = self.limits.until
+    def _is_valid(self, valid_from: int, valid_to: int | None) -> bool:
+        at = self.conditions.until
         return valid_to is None if at is None else valid_from <= at and (valid_to is None or at < valid_to)
 
     def _send_pool(self, connection: Connection, pool: search.Pool) -> Pending[tuple[list[Row], Corpus]]:
-        """Send every statement of one pool's search; its candidates and its corpus when called."""
+        """Send all statements of the search of one pool, which give its candidates and its corpus."""
         corpus = search.send_corpus(connection, pool)
         lexical = search.send_lexical(connection, pool, query_terms(self.query))
         dense = None if self.vector is None else search.send_dense(connection, pool, self.vector, self.embedder)
@@ -122,41 +127,41 @@ class Search:
             limit=self.limit,
         )
 
-    def _tail(self, unindexed: Sequence[Any]) -> tuple[list[Row], int]:
-        """Turns too new for the index, with the query's terms counted here and now; and how many were not read."""
-        latest = search.ALWAYS if self.limits.until is None else self.limits.until
-        least = self.limits.min_trust or 0.0
-        trusted = [turn for turn in unindexed if trust_of(turn) >= least]
-        wanted = [turn for turn in trusted if turn.event_at <= latest]
-        read = [turn for turn in wanted if turn.content is not None]
+    def _unindexed_turns(self, unindexed: Sequence[Any]) -> tuple[list[Row], int]:
+        """Count the query's terms in turns that are not in the index; return also how many turns were not read."""
+        latest = search.ALWAYS if self.conditions.until is None else self.conditions.until
+        min_trust = self.conditions.min_trust or 0.0
+        trusted = [turn for turn in unindexed if trust_of(turn) >= min_trust]
+        eligible = [turn for turn in trusted if turn.event_at <= latest]
+        read = [turn for turn in eligible if turn.content is not None]
         rows: list[Row] = []
         for turn in read:
             check_in_time()
-            rows += self._unindexed_rows(turn.session, turn.seq, turn.event_at, turn_passages(turn, self.redact))
-        return rows, len(wanted) - len(read)
+            rows += self._passage_rows(turn.session, turn.seq, turn.event_at, turn_passages(turn, self.redact))
+        return rows, len(eligible) - len(read)
 
-    def _past(self, versions: Iterable[AnyRow]) -> list[Row]:
-        """Superseded facts, which are in no index either."""
+    def _superseded_facts(self, versions: Iterable[AnyRow]) -> list[Row]:
+        """Count the query's terms in superseded versions, which are not in the index either."""
         return [
             row
             for version in versions
-            for row in self._unindexed_rows(version.fact, 0, version.valid_from, fact_passages(version.text))
+            for row in self._passage_rows(version.fact, 0, version.valid_from, fact_passages(version.text))
         ]
 
-    def _unindexed_rows(self, source: UUID, seq: int, at: int, found: Iterable[Passage]) -> Iterator[Row]:
-        asked = set(query_terms(self.query))
+    def _passage_rows(self, source: UUID, seq: int, at: int, found: Iterable[Passage]) -> Iterator[Row]:
+        terms = set(query_terms(self.query))
         for passage in found:
-            place = Row(source, seq, passage.part, passage.speaker, at, passage.length, pending=True)
-            hits = asked & passage.tf.keys()
-            yield from [place._replace(term=term, tf=passage.tf[term]) for term in hits] or [place]
+            row = Row(source, seq, passage.part, passage.speaker, at, passage.length, pending=True)
+            hits = terms & passage.tf.keys()
+            yield from [row._replace(term=term, tf=passage.tf[term]) for term in hits] or [row]
 
     def _hydrate(
-        self, connection: Connection, owner: UUID | None, ranked: Sequence[Ranked], past: Past
+        self, connection: Connection, owner: UUID | None, ranked: Sequence[Ranked], superseded: Superseded
     ) -> list[RecalledMemory]:
-        """The memories behind ranked places (owner None: of the shared pool), as far as the scope sees them."""
-        turns = turn_memories.by_place(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
+        """Return the ranked memories that are visible to the scope. The owner is None for the shared pool."""
+        turns = turn_memories.by_keys(connection, self.scope, [(item.source, item.seq) for item in ranked if item.seq])
         current = facts.by_keys(connection, owner, [item.source for item in ranked if not item.seq])
-        rows = [*current, *(past[item.source] for item in ranked if item.source in past)]
+        rows = [*current, *(superseded[item.source] for item in ranked if item.source in superseded)]
         memories: dict[tuple[UUID, int], Memory] = {
             (row.session, row.seq): turn_memories.to_memory(row, self.scope.user, self.redact) for row in turns
         }
@@ -171,9 +176,9 @@ class Search:
         ]
 
 
-def _with_tail(corpus: Corpus, tail: Sequence[Row]) -> Corpus:
-    """The corpus as it will be once the tail is indexed."""
-    lengths = {(row.source, row.seq, row.part): row.length for row in tail}
+def _enlarged(corpus: Corpus, added: Sequence[Row]) -> Corpus:
+    """Return the corpus as it will be once the added rows are indexed."""
+    lengths = {(row.source, row.seq, row.part): row.length for row in added}
     passages = corpus.passages + len(lengths)
     terms = corpus.passages * corpus.average_length + sum(lengths.values())
     return Corpus(passages, terms / passages)

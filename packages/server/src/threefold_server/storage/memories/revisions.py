@@ -1,4 +1,4 @@
-"""The versions of a fact. Which of them holds is decided by when things were said, never by when we learnt of them."""
+"""The versions of a fact. Which version is current depends on when each was said, not on when it was stored."""
 
 from __future__ import annotations
 
@@ -16,53 +16,59 @@ from threefold_server.text.indexed import fact_passages
 
 
 def add_fact(connection: Connection, values: dict[str, Any], now: int) -> None:
-    """A fact of its own, found by words at once and by meaning soon."""
+    """Store a new fact. Search finds it by words at once, and by meaning once its vector is computed."""
     facts.add(connection, values)
     _make_current(connection, values["owner"], values["fact"], now)
 
 
 def add_version(connection: Connection, values: dict[str, Any], root: UUID, now: int) -> None:
-    """A fact among the versions of another that it excludes. It supersedes those said before it; if a later one
-    stands already, it is history from the start."""
-    owner, said = values["owner"], values["event_at"]
+    """Store a new version of the fact `root`, which it contradicts.
+
+    It supersedes the versions said before it. If a later version exists, it is stored as superseded.
+    """
+    owner, said_at = values["owner"], values["event_at"]
     versions = facts.history(connection, owner, root)
-    earlier = [version for version in versions if _last_said(version) <= said]
-    later = [version for version in versions if _last_said(version) > said]
+    earlier = [version for version in versions if _order_time(version) <= said_at]
+    later = [version for version in versions if _order_time(version) > said_at]
     until: dict[str, Any] = {}
     if later:
-        until = {"valid_to": max(later[0].valid_from, said), "superseded_by": later[0].fact}
+        until = {"valid_to": max(later[0].valid_from, said_at), "superseded_by": later[0].fact}
     facts.add(connection, {**values, "root": root, **until})
-    if earlier and not (later and earlier[-1].valid_to is None):  # what holds now is not displaced by history
-        _supersede(connection, earlier[-1], values["fact"], said)
+    if earlier and not (later and earlier[-1].valid_to is None):  # an older statement does not end the current version
+        _supersede(connection, earlier[-1], values["fact"], said_at)
     if not later:
         _make_current(connection, owner, values["fact"], now)
 
 
-def restate(connection: Connection, known: AnyRow, event_at: int, expires_at: int | None) -> None:
-    """Note that a fact was said again: it holds from the first time on, and is as recent as the last."""
+def restate(connection: Connection, fact: AnyRow, event_at: int, expires_at: int | None) -> None:
+    """Record that a fact was said again. It is valid from the first time; its event time is the last one."""
     changes: dict[str, Any] = {
-        "event_at": max(known.event_at, event_at),
-        "valid_from": min(known.valid_from, event_at),
-        "expires_at": known.expires_at and expires_at and max(known.expires_at, expires_at),
+        "event_at": max(fact.event_at, event_at),
+        "valid_from": min(fact.valid_from, event_at),
+        "expires_at": fact.expires_at and expires_at and max(fact.expires_at, expires_at),
     }
-    facts.change(connection, known.owner, known.fact, **changes)
-    index.update_fact(connection, facts.get(connection, known.owner, known.fact))
+    facts.change(connection, fact.owner, fact.fact, **changes)
+    index.update_fact(connection, facts.get(connection, fact.owner, fact.fact))
 
 
-def mend(connection: Connection, owner: UUID, roots: Iterable[UUID], now: int) -> None:
-    """Close the gaps that an erasure left: where no version is current any more, the last one said holds again."""
+def close_gaps(connection: Connection, owner: UUID, roots: Iterable[UUID], now: int) -> None:
+    """Repair the versions after an erasure.
+
+    A version whose successor was erased points to the next version that exists. If no version is current, the last one
+    becomes current again.
+    """
     for root in sorted(roots):
         versions = facts.history(connection, owner, root)
-        left = {version.fact for version in versions}
+        existing = {version.fact for version in versions}
         for version, following in pairwise(versions):
-            if version.valid_to is not None and version.superseded_by not in left:
+            if version.valid_to is not None and version.superseded_by not in existing:
                 facts.change(connection, owner, version.fact, superseded_by=following.fact)
         if versions and all(version.valid_to is not None for version in versions):
             facts.change(connection, owner, versions[-1].fact, valid_to=None, superseded_by=None)
             _make_current(connection, owner, versions[-1].fact, now)
 
 
-def _last_said(version: AnyRow) -> int:
+def _order_time(version: AnyRow) -> int:
     return version.event_at if version.valid_to is None else version.valid_from
 
 
@@ -79,7 +85,7 @@ def _make_current(connection: Connection, owner: UUID, fact: UUID, now: int) -> 
 
 
 def ranges(seqs: Sequence[int]) -> list[tuple[int, int]]:
-    """Sequence numbers in ascending order as ranges without gaps."""
+    """Return ascending sequence numbers as ranges without gaps."""
     found: list[tuple[int, int]] = []
     for seq in seqs:
         if found and seq == found[-1][1] + 1:

@@ -1,8 +1,8 @@
-"""The query side of the index: what the owner's own items have in common with a query, by words and by meaning.
+"""The queries of the search index: which passages match a query by words and by meaning.
 
-Every statement is bound to one pool (the owner's, or the shared one) and to the scope filter, so that the work done
-and the statistics used never depend on other tenants. A `send_` function sends its statement and returns a
-`Pending` result, so that all statements of a search take one round trip on Postgres.
+Every statement is bound to one pool (the owner's or the shared one) and to the scope filter, so neither the work nor
+the statistics depend on other tenants. A `send_` function sends its statement and returns a `Pending` result, so that
+all statements of a search take one round trip on Postgres.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ from threefold_server.storage.engine.tables import passages, postings
 from threefold_server.storage.engine.types import PgVector
 
 NEAREST = 400
-"""Passages by meaning that enter the ranking. Of recall@10 on LoCoMo with facts, which take some of these places, 300
-cost half a point and 200 cost 1.4."""
+"""Most passages that a search by meaning gives to the ranking. With 300, recall@10 on LoCoMo with facts (which take
+some of these ranks) loses 0.5 points; with 200, 1.4 points."""
 
-ALWAYS = 2**62  # microseconds; not the present, as the clocks of two replicas differ
+ALWAYS = 2**62
+"""A time (microseconds) after all events. The present would not do, as the clocks of two replicas differ."""
 
 Vector = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Where one search looks: the owner's memories as far as the scope sees them, or the shared partition."""
+    """What one search reads: the owner's memories that are visible to the scope, or the shared partition."""
 
     shared: bool
     values: dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What a memory must be to be found at all: not expired, trusted enough, not said after a moment."""
+class Conditions:
+    """Conditions on every result: not expired at `now`, at least `min_trust`, and no event after `until`."""
 
     now: int
     min_trust: float | None = None
@@ -73,30 +74,32 @@ class Limits:
         }
 
 
-def own_pool(scope: ScopeFilter, limits: Limits) -> Pool:
-    """The owner's memories, as far as the scope sees them."""
-    return Pool(False, {**visible_to(scope), **limits.values, "pool": scope.owner})
+def own_pool(scope: ScopeFilter, conditions: Conditions) -> Pool:
+    """Return the pool of the owner's memories that are visible to the scope."""
+    return Pool(False, {**visible_to(scope), **conditions.values, "pool": scope.owner})
 
 
-def shared_pool(limits: Limits) -> Pool:
-    """The store's shared partition."""
-    return Pool(True, {**limits.values, "pool": SHARED_POOL})
+def shared_pool(conditions: Conditions) -> Pool:
+    """Return the pool of the store's shared partition."""
+    return Pool(True, {**conditions.values, "pool": SHARED_POOL})
 
 
 def send_corpus(connection: Connection, pool: Pool) -> Pending[Corpus]:
-    """The number of passages in a pool and their mean length in terms."""
+    """Send for the number of passages in a pool and their mean length in terms."""
     rows = _CORPUS.send(connection, pool=pool.values["pool"])
     return lambda: _to_corpus(*rows()[0])
 
 
 def send_lexical(connection: Connection, pool: Pool, terms: Sequence[str]) -> Pending[list[Row]]:
-    """Every passage that has one of the terms, once per term."""
+    """Send for the passages that contain any of the terms, one row per passage and term."""
     return _LEXICAL[pool.shared].send(connection, **pool.values, terms=texts(connection, terms))
 
 
 def send_dense(connection: Connection, pool: Pool, query: Vector, embedder: str) -> Pending[list[Row]]:
-    """The nearest passages with their cosines. Only vectors of the query's embedder: during a `reembed` another
-    process may store those of the next one already."""
+    """Send for the passages nearest to the query, with their cosines.
+
+    Only vectors of the query's embedder count: during a `reembed`, another process may store vectors of the next one.
+    """
     if connection.dialect.name == "sqlite":
         vectors = _VECTORS[pool.shared].send(connection, **pool.values, embedder=embedder)
         return lambda: _nearest_of(vectors(), query)
@@ -104,7 +107,7 @@ def send_dense(connection: Connection, pool: Pool, query: Vector, embedder: str)
 
 
 def send_unembedded_count(connection: Connection, pool: Pool) -> Pending[int]:
-    """How many memories of the pool only words find, as their vector is not there yet."""
+    """Send for the number of memories in the pool without a vector: search finds them by words only."""
     rows = _UNEMBEDDED[pool.shared].send(connection, **pool.values)
     return lambda: int(rows()[0][0])
 
@@ -121,7 +124,7 @@ def _nearest_of(rows: Sequence[Any], query: Vector) -> list[Row]:
     return [Row(UUID(bytes=rows[i][1]), *rows[i][2:], cosine=float(cosines[i])) for i in nearest]
 
 
-_PLACE = (
+_COLUMNS = (
     passages.c.source,
     passages.c.seq,
     passages.c.part,
@@ -134,37 +137,41 @@ _PLACE = (
 def _for_both_pools(
     build: Callable[[ColumnElement[bool], str], Any], make: Callable[[Sequence[Any]], Any]
 ) -> dict[bool, Prepared]:
-    """A statement for the owner's pool and one for the shared pool, told apart by `Pool.shared`."""
-    holds = and_(
+    """Return a statement for each value of `Pool.shared`: the owner's pool and the shared pool."""
+    allowed = and_(
         passages.c.pool == bindparam("pool"),
         or_(passages.c.expires_at.is_(None), passages.c.expires_at > bindparam("now")),
         passages.c.trust >= bindparam("min_trust"),
         passages.c.event_at <= bindparam("until"),
     )
-    conditions = {False: and_(holds, visible(PASSAGES)), True: and_(holds, true())}
+    conditions = {False: and_(allowed, visible(PASSAGES)), True: and_(allowed, true())}
     return {shared: Prepared(partial(build, condition), make) for shared, condition in conditions.items()}
 
 
 def _lexical(condition: ColumnElement[bool], dialect: str) -> Any:
-    # The hits come first, whatever a planner thinks: it looked each passage of the owner up among the postings of each
-    # term, 1 ms at 180 passages.
-    mine = and_(postings.c.pool == bindparam("pool"), among(postings.c.term, "terms", dialect))
-    hits = select(postings).where(mine).cte("hits").prefix_with("MATERIALIZED")
-    same = and_(
+    # MATERIALIZED makes the planner read the hits first. Otherwise it looked up each passage of the owner in the
+    # postings of each term: 1 ms for 180 passages.
+    matching = and_(postings.c.pool == bindparam("pool"), among(postings.c.term, "terms", dialect))
+    hits = select(postings).where(matching).cte("hits").prefix_with("MATERIALIZED")
+    same_passage = and_(
         hits.c.pool == passages.c.pool,
         hits.c.source == passages.c.source,
         hits.c.seq == passages.c.seq,
         hits.c.part == passages.c.part,
     )
     pending = passages.c.embedder.is_(None).label("pending")
-    return select(*_PLACE, hits.c.term, hits.c.tf, null(), pending).join_from(hits, passages, same).where(condition)
+    return (
+        select(*_COLUMNS, hits.c.term, hits.c.tf, null(), pending)
+        .join_from(hits, passages, same_passage)
+        .where(condition)
+    )
 
 
 def _nearest(condition: ColumnElement[bool], _: str) -> Any:
-    # Vectors have length 1, so the negative inner product orders as the cosine does and is cheaper.
+    # Vectors have length 1, so the inner product equals the cosine and is cheaper. The operator returns its negative.
     distance = passages.c.vector.op("<#>", return_type=Float(53))(bindparam("query", type_=PgVector()))
     return (
-        select(*_PLACE, null(), literal(0), (-distance).label("cosine"), false())
+        select(*_COLUMNS, null(), literal(0), (-distance).label("cosine"), false())
         .where(condition, passages.c.embedder == bindparam("embedder"))
         .order_by(distance)
         .limit(NEAREST)
@@ -173,14 +180,15 @@ def _nearest(condition: ColumnElement[bool], _: str) -> Any:
 
 def _vectors(condition: ColumnElement[bool], _: str) -> Any:
     raw = type_coerce(passages.c.vector, LargeBinary), type_coerce(passages.c.source, LargeBinary)
-    return select(*raw, *_PLACE[1:]).where(condition, passages.c.embedder == bindparam("embedder"))
+    return select(*raw, *_COLUMNS[1:]).where(condition, passages.c.embedder == bindparam("embedder"))
 
 
 def _unembedded(condition: ColumnElement[bool], _: str) -> Any:
-    # Of a long turn several passages may wait. Distinct and in this order, SQLite reads the index of those that wait;
-    # a plain count read every passage of the owner, 20 ms at 20,000.
-    waiting = select(passages.c.source, passages.c.seq).where(condition, passages.c.embedder.is_(None)).distinct()
-    return select(func.count()).select_from(waiting.subquery())
+    # Several passages of one long turn may have no vector, so the rows are distinct. With the columns in this order,
+    # SQLite reads the index of passages without a vector; a plain count read all passages of the owner, 20 ms for
+    # 20,000.
+    unembedded = select(passages.c.source, passages.c.seq).where(condition, passages.c.embedder.is_(None)).distinct()
+    return select(func.count()).select_from(unembedded.subquery())
 
 
 _CORPUS = Prepared(

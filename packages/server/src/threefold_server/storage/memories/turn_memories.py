@@ -1,4 +1,4 @@
-"""Turns as long-term memory. No text is copied: a turn is found through its session."""
+"""Turns as memories: read by key, and those that are not in the index yet. No text of a turn is stored twice."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from threefold.contract import Memory, SourceRange
 from threefold.render import strip_block
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Reach, ScopeFilter
+from threefold_server.rules.ranking import TurnKey
 from threefold_server.rules.trust import origin_of, trust_of
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.deadline import check_in_time
@@ -21,24 +22,25 @@ from threefold_server.storage.engine.tables import sessions, tasks, turns
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.text.redaction import Redact
 
-IS_MEMORY = and_(turns.c.erased.is_(False), turns.c.role != "system")
-"""System prompts are instructions, not talk: restated in every session, they would drown what was said."""
+RECALLABLE = and_(turns.c.erased.is_(False), turns.c.role != "system")
+"""The condition for turns that are memories. System prompts are not: they are instructions, and as each session repeats
+them, a search would find them before the conversation."""
 
-TAIL_TURNS = 500
-"""Turns too new for the index that a recall reads, newest first: about 50 ms. A larger backlog, after an import, is
-indexed at some 2,000 turns a second."""
+UNINDEXED_TURNS = 500
+"""Most turns that a recall reads because they are not in the index yet, newest first. It takes about 50 ms. There are
+more after an import; they are indexed at about 2,000 turns a second."""
 
-TAIL_CHARS = 100_000
-"""Characters of such turns that a recall reads, in all: reading the words of more took half of its deadline. The others
-are found once they are indexed."""
+UNINDEXED_CHARS = 100_000
+"""Most characters that a recall reads of these turns together. Reading the words of more took half of its deadline. The
+other turns are found once they are indexed."""
 
 MEMORY_CHARS = 20_000
-"""Of a longer turn a memory shows head and tail. Ten turns of 1,000,000 characters took 5 s to look through for
-secrets."""
+"""Most characters of a memory's text; a longer turn is shown as head and tail. Searching ten turns of 1,000,000
+characters for secrets took 5 s."""
 
 _OUTLINE = [column for column in turns.c if column.name not in ("content", "payload")]
 
-EVERY = (
+RECALLABLE_TURNS = (
     select(
         *_OUTLINE,
         *excerpts.columns(turns.c.content, MEMORY_CHARS, excerpts.end_of(MEMORY_CHARS)),
@@ -46,33 +48,33 @@ EVERY = (
         sessions.c.session_id,
     )
     .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
-    .where(IS_MEMORY)
+    .where(RECALLABLE)
 )
-"""Every turn with the place of its session, as a statement to narrow further."""
+"""A statement for all recallable turns, with the agent and the id of their session; further conditions can be added."""
 
-VISIBLE = EVERY.where(visible(TURNS))
-"""Those of a scope, whose values come from `visible_to`."""
+VISIBLE_TURNS = RECALLABLE_TURNS.where(visible(TURNS))
+"""The statement for those of a scope. Its values come from `visible_to`."""
 
 
-def by_place(connection: Connection, scope: ScopeFilter, places: Sequence[tuple[UUID, int]]) -> Sequence[Any]:
-    """Turns at (session, seq), as far as the scope sees them."""
-    return _AT_PLACES.all(connection, places, **visible_to(scope))
+def by_keys(connection: Connection, scope: ScopeFilter, keys: Sequence[TurnKey]) -> Sequence[Any]:
+    """Return the turns with these keys (session, seq) that are visible to the scope."""
+    return _BY_KEYS.all(connection, keys, **visible_to(scope))
 
 
 def send_unindexed(connection: Connection, scope: ScopeFilter) -> Pending[list[Any]]:
-    """Send for the turns too new for the index; their rows when called, the newest first.
+    """Send for the visible turns that are not in the index yet, newest first.
 
-    `content` is None in those beyond `TAIL_CHARS`.
+    `content` is None in rows that do not fit `UNINDEXED_CHARS`.
     """
-    rows = _UNINDEXED.send(connection, **visible_to(scope), most=TAIL_CHARS)
+    rows = _UNINDEXED.send(connection, **visible_to(scope), most=UNINDEXED_CHARS)
     if connection.dialect.name != "sqlite":
         return rows
-    return lambda: _with_contents(connection, scope.owner, rows())
+    return lambda: _add_contents(connection, scope.owner, rows())
 
 
-def _with_contents(connection: Connection, owner: UUID, rows: Sequence[Any]) -> list[Any]:
-    """Read the contents one by one, as far as they fit: SQLite would take all of them along while it sorts."""
-    left = TAIL_CHARS
+def _add_contents(connection: Connection, owner: UUID, rows: Sequence[Any]) -> list[Any]:
+    """Add the contents that fit to the rows, one statement each: SQLite would copy all contents while it sorts."""
+    left = UNINDEXED_CHARS
     found: list[Any] = []
     for row in rows:
         check_in_time()
@@ -83,9 +85,9 @@ def _with_contents(connection: Connection, owner: UUID, rows: Sequence[Any]) -> 
 
 
 def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
-    """A turn with its session, as a memory of the contract: without secrets and recalled blocks."""
+    """Return a row of `RECALLABLE_TURNS` as a model of the contract, without secrets and recalled blocks."""
     check_in_time()
-    return Memory.model_construct(  # validated when it was written
+    return Memory.model_construct(  # validated at the write
         id=row.turn_id,
         kind="turn",
         text=excerpts.shown(row, lambda text: redact(strip_block(text))),
@@ -104,7 +106,7 @@ def to_memory(row: AnyRow, user: str | None, redact: Redact) -> Memory:
     )
 
 
-_AT_PLACES = PreparedAmong(VISIBLE, turns.c.session, turns.c.seq)
+_BY_KEYS = PreparedAmong(VISIBLE_TURNS, turns.c.session, turns.c.seq)
 _CONTENT = Prepared(
     select(case((func.length(turns.c.content) <= bindparam("most", type_=Integer), turns.c.content))).where(
         turns.c.owner == bindparam("owner"),
@@ -115,34 +117,34 @@ _CONTENT = Prepared(
 
 
 def _unindexed(dialect: str) -> Any:
-    # A join, so that the database reads each open session from its watermark on: as a condition on every turn of the
-    # owner it read all 20,000 of a session to find the newest one. The kind's sum keeps SQLite from looking up the task
-    # of each turn of the owner by its key: 25 ms at 20,000.
+    # With a join, the database reads each session that has unindexed turns from its watermark on. With a condition on
+    # the turns of the owner, it read all 20,000 turns of a session to find the newest one. `kind + ""` keeps SQLite
+    # from looking up the task for each turn of the owner: 25 ms for 20,000 turns.
     content = null().label("content") if dialect == "sqlite" else turns.c.content
-    waiting = (
+    unindexed = (
         select(*_OUTLINE, content)
         .join_from(turns, sessions, and_(turns.c.owner == sessions.c.owner, turns.c.session == sessions.c.session))
         .join(tasks, and_(tasks.c.owner == turns.c.owner, tasks.c.subject == turns.c.session))
         .where(
-            IS_MEMORY,
+            RECALLABLE,
             visible(TURNS),
             tasks.c.kind + "" == "index",
             or_(tasks.c.due_at.is_not(None), tasks.c.parked.is_not(None)),
             turns.c.seq > tasks.c.upto,
         )
         .order_by(turns.c.event_at.desc(), turns.c.seq.desc())
-        .limit(TAIL_TURNS)
+        .limit(UNINDEXED_TURNS)
     )
-    return waiting if dialect == "sqlite" else _within(waiting.subquery())
+    return unindexed if dialect == "sqlite" else _limit_contents(unindexed.subquery())
 
 
-def _within(waiting: Any) -> Any:
-    """The same rows with the contents that fit, the newest first. Postgres knows the size of a text unread."""
-    size, most = func.octet_length(waiting.c.content), bindparam("most", type_=Integer)
-    order = (waiting.c.event_at.desc(), waiting.c.seq.desc())
+def _limit_contents(unindexed: Any) -> Any:
+    """Return a statement for these rows, with the newest contents that fit. Postgres knows a text's size unread."""
+    size, most = func.octet_length(unindexed.c.content), bindparam("most", type_=Integer)
+    order = (unindexed.c.event_at.desc(), unindexed.c.seq.desc())
     used = func.sum(case((size <= most, size), else_=0)).over(order_by=order)
-    content = case((and_(size <= most, used <= most), waiting.c.content)).label("content")
-    return select(*(column for column in waiting.c if column.name != "content"), content).order_by(*order)
+    content = case((and_(size <= most, used <= most), unindexed.c.content)).label("content")
+    return select(*(column for column in unindexed.c if column.name != "content"), content).order_by(*order)
 
 
 _UNINDEXED = Prepared(_unindexed)

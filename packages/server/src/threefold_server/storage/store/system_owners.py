@@ -114,7 +114,7 @@ def _turns(
 ) -> list[tuple[Position, Memory]]:
     further = after_position(after, TURN, literal(0), turns.c.event_at, (turns.c.session, turns.c.seq))
     newest = (turns.c.event_at.desc(), turns.c.session.desc(), turns.c.seq.desc())
-    rows = connection.execute(turn_memories.EVERY.where(whose, further).order_by(*newest).limit(limit)).all()
+    rows = connection.execute(turn_memories.RECALLABLE_TURNS.where(whose, further).order_by(*newest).limit(limit)).all()
     positions = [Position(0, row.event_at, TURN, row.session.hex, row.seq) for row in rows]
     found = [turn_memories.to_memory(row, None, redact) for row in rows]
     return list(zip(positions, _named(connection, rows, found), strict=True))
