@@ -71,8 +71,8 @@ def find_near_facts(
 ) -> NearFacts:
     """Return the known facts near each new one.
 
-    These are facts of its merge group that are near by words or by meaning, facts that an earlier extraction drew from its
-    turns (after a rebuild), and those before it in the list.
+    These are facts of its merge group that are near by words or by meaning, facts that an earlier extraction drew from
+    its turns (after a rebuild), and those before it in the list.
     """
     owner = extracted[0].group.owner
     revision = facts.revision(connection, owner)  # read first: the store step notices every change after this
