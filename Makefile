@@ -1,18 +1,18 @@
-# `make` lists the verbs. Each works on a fresh checkout: it needs python3 >= 3.11 with pip, and nothing else.
+# `make` lists the targets. Each works on a new checkout and needs only python3 >= 3.11 with pip.
 UV := .ci/uv
 RUN := $(UV) run --no-sync
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test soak bench lint format typecheck docs
 
-help: ## list the verbs
+help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-18s%s\n", $$1, $$2 }'
 
-install: ## fetch uv and the locked dependencies into the checkout (every other verb does it too)
+install: ## fetch uv and the locked dependencies into the checkout (every other target does this first)
 	@test -d .venv || echo "First run: fetching the dependencies, about 1.3 GB on disk"
 	@$(UV) sync --locked --quiet
 
-demo: install ## see the memory at work: a service, a conversation, and what is recalled later
+demo: install ## show the memory: a service, a conversation, and what is recalled later
 	@$(RUN) threefold demo
 
 test: install ## run every test, on SQLite and on a real Postgres
@@ -30,7 +30,7 @@ lint: install ## check lock file, style, formatting and types
 	@$(RUN) ruff format --check
 	@$(RUN) pyright
 
-format: install ## put the code into its one format
+format: install ## format the code
 	@$(RUN) ruff check --fix
 	@$(RUN) ruff format
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every benchmark, one after another, each in a process of its own."""
+"""`python -m benchmarks`: run every benchmark, one after another, each in its own process."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ HERE = Path(__file__).parent
 
 
 def main() -> int:
-    """Run them; the exit status is the number of those that failed to run."""
+    """Run every benchmark; the exit status is the number of benchmarks that failed to run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--locomo", metavar="DIR", help="LoCoMo conversations (see docs/benchmarks.md)")
-    parser.add_argument("--quick", action="store_true", help="a trial of a minute or two, for no real figures")
+    parser.add_argument("--quick", action="store_true", help="a trial of one or two minutes without reliable figures")
     options = parser.parse_args()
     quick = ["--quick"] if options.quick else []
     scripts = ("speed.py", "slow_model.py", "freshness.py", "checkpoints.py", "crewai_overhead.py")
@@ -27,7 +27,7 @@ def main() -> int:
 
 
 def run(script: str, *options: str) -> bool:
-    """Run one script; True if it failed."""
+    """Run one script and return whether it failed."""
     print(f"\n# {script}", flush=True)
     return subprocess.run([sys.executable, HERE / script, *options], check=False).returncode != 0
 

@@ -1,10 +1,10 @@
-"""A long thread: do its checkpoints stay as cheap and as small as they were, and what do they cost above the least?
+"""Checkpoints of a long thread: whether time and size per checkpoint stay constant, and their cost against the floor.
 
 One graph runs turn after turn on one thread, once with each checkpointer. Its state is what agents keep: `window`, the
-newest 20 messages of 200 characters, a state that stops growing; or `log`, every message, in a channel of which only
-differences are stored. A put is the wall time of one `aput`, and the database is measured on disk.
+newest 20 messages of 200 characters, a state that stops growing; or `log`, every message, in a channel that stores only
+differences. The time of a put is the wall time of one `aput`; the size is that of the database on disk.
 
-Then the same put, byte for byte, goes to the service and to the floor (`floor.py`, an upsert of the body) in turn.
+Then the same put, byte for byte, goes to the service and to the floor (`floor.py`, an upsert of the body) alternately.
 """
 
 from __future__ import annotations
@@ -53,21 +53,21 @@ console = Console(width=120)
 
 
 class Sample(NamedTuple):
-    """How things stand after so many turns."""
+    """Size and put time after a number of turns."""
 
     turn: int
     megabytes: float
     put_ms: float
-    """Median of the turns before."""
+    """Median put time of the turns since the last sample, in milliseconds."""
 
 
 def windowed(state: list[str], new: list[str]) -> list[str]:
-    """The newest messages."""
+    """Return the newest messages."""
     return [*state, *new][-WINDOW:]
 
 
 def joined(state: list[str], writes: Sequence[list[str]]) -> list[str]:
-    """Every message."""
+    """Return every message."""
     return [*state, *(message for write in writes for message in write)]
 
 
@@ -78,24 +78,24 @@ class Window(TypedDict):
 
 
 class Log(TypedDict):
-    """A state of which differences are stored, and the whole now and then."""
+    """A state whose differences are stored, with the whole state from time to time."""
 
     messages: Annotated[list[str], DeltaChannel(joined, list, snapshot_frequency=200)]
 
 
 def message(turn: int, role: str) -> str:
-    """As long as any other, and nothing that a database could compress."""
+    """Return a message of fixed length that a database cannot compress."""
     return random.Random(f"{role} {turn}").randbytes(CHARACTERS // 2).hex()
 
 
 def answer(state: Window | Log) -> Window:
-    """The one node."""
+    """The only node: answer the newest message."""
     return {"messages": [message(len(state["messages"]), "assistant")]}
 
 
 @asynccontextmanager
 async def ours(stores: Stores) -> AsyncGenerator[tuple[Saver, str]]:
-    """The service in a process of its own."""
+    """Yield a saver on the service, which runs in its own process."""
     url = stores.create()
     with started(*service(url)) as process:
         connection = ThreefoldConnection.connect(process.url)
@@ -105,7 +105,7 @@ async def ours(stores: Stores) -> AsyncGenerator[tuple[Saver, str]]:
 
 @asynccontextmanager
 async def upstream_sqlite(stores: Stores) -> AsyncGenerator[tuple[Saver, str]]:
-    """LangGraph's own, in this process."""
+    """Yield LangGraph's SQLite saver, in this process."""
     url = stores.create()
     async with AsyncSqliteSaver.from_conn_string(url.removeprefix("sqlite:///")) as saver:
         yield saver, url
@@ -113,7 +113,7 @@ async def upstream_sqlite(stores: Stores) -> AsyncGenerator[tuple[Saver, str]]:
 
 @asynccontextmanager
 async def upstream_postgres(stores: Stores) -> AsyncGenerator[tuple[Saver, str]]:
-    """LangGraph's own, from this process straight to the database."""
+    """Yield LangGraph's Postgres saver, which connects from this process to the database."""
     url = stores.create()
     async with AsyncPostgresSaver.from_conn_string(url.replace("+psycopg", "")) as saver:
         await saver.setup()
@@ -149,7 +149,7 @@ def main() -> None:
 
 
 async def grow(stores: Stores, state: type[Any], opening: Opening, turns: int) -> tuple[list[Sample], str]:
-    """Run the turns, and look now and then; at the end compare the thread with a new one."""
+    """Run the turns and take samples; at the end compare a put on this thread with one on a new thread."""
     looks = {20, turns // 10, turns // 2, turns}
     async with opening(stores) as (saver, url):
         put_ms = _timed(saver)
@@ -168,14 +168,14 @@ async def grow(stores: Stores, state: type[Any], opening: Opening, turns: int) -
 
 
 async def long_and_new(saver: Saver) -> str:
-    """The same put on the long thread and on a new one in turn, so that what else the machine does falls on both."""
+    """Time the same put on the long and a new thread alternately, so that other load on the machine affects both."""
     spent: dict[str, list[float]] = {"t": [], "new": []}
     for number in range(PAIRS):
-        made, new = _checkpoint(number)
+        checkpoint, new = _checkpoint(number)
         for thread, times in spent.items():
             config: Any = {"configurable": {**CONFIG["configurable"], "thread_id": thread}}
             began = time.perf_counter()
-            await saver.aput(config, made, CheckpointMetadata(source="loop", step=number), new)
+            await saver.aput(config, checkpoint, CheckpointMetadata(source="loop", step=number), new)
             times.append(1e3 * (time.perf_counter() - began))
     long, fresh = (statistics.median(times) for times in spent.values())
     return (
@@ -184,7 +184,7 @@ async def long_and_new(saver: Saver) -> str:
 
 
 def _timed(saver: Any) -> list[float]:
-    """The milliseconds of every put from now on."""
+    """Collect the milliseconds of every later put."""
     spent: list[float] = []
     put = saver.aput
 
@@ -199,7 +199,7 @@ def _timed(saver: Any) -> list[float]:
 
 
 def database_bytes(url: str) -> int:
-    """What a database takes on disk."""
+    """Return the size of a database on disk."""
     if url.startswith("sqlite:///"):
         path = Path(url.removeprefix("sqlite:///"))
         with closing(sqlite3.connect(path)) as connection:
@@ -213,7 +213,7 @@ def database_bytes(url: str) -> int:
 
 
 def against_floor(stores: Stores) -> str:
-    """The median of one and the same put, on the service and on the floor in turn."""
+    """Compare the median time of the same put on the service and on the floor, run alternately."""
     urls = [stores.create() for _ in range(2)]
     with ExitStack() as stack:
         floor = _floor(urls[1])
@@ -229,7 +229,7 @@ def against_floor(stores: Stores) -> str:
 
 
 def service(url: str) -> tuple[str, ...]:
-    """The command that serves a database, which gets its tables."""
+    """Create the tables of a database, and return the command that serves it."""
     upgrade(url)
     return (THREEFOLD, "serve", "--port", "0", "--embedder", "hash", "--no-consolidate", "--database-url", url)
 
@@ -253,24 +253,24 @@ def _put(client: httpx.Client, number: int) -> float:
 
 
 def _body(number: int) -> bytes:
-    """What `aput` sends."""
-    made, new = _checkpoint(number)
+    """Return the body that `aput` sends."""
+    checkpoint, new = _checkpoint(number)
     metadata = CheckpointMetadata(source="loop", step=number)
-    request = checkpoints.checkpoint_request(JsonPlusSerializer(), CONFIG, made, metadata, new)
+    request = checkpoints.checkpoint_request(JsonPlusSerializer(), CONFIG, checkpoint, metadata, new)
     return request.model_dump_json(exclude_unset=True).encode()
 
 
 def _checkpoint(number: int) -> tuple[Checkpoint, Any]:
-    """One of the steady state of `window`, and the versions that are new in it; its id is before all real ones."""
-    made = empty_checkpoint()
-    made["id"] = f"{number:036d}"
-    made["channel_values"] = {"messages": [message(turn, "user") for turn in range(WINDOW)]}
-    made["channel_versions"] = {"messages": f"{number}.x", "__start__": "1.x", "branch:to:answer": f"{number}.x"}
-    return made, {"messages": f"{number}.x"}
+    """Return a checkpoint of a full `window` and its new versions; its id sorts before all real ones."""
+    checkpoint = empty_checkpoint()
+    checkpoint["id"] = f"{number:036d}"
+    checkpoint["channel_values"] = {"messages": [message(turn, "user") for turn in range(WINDOW)]}
+    checkpoint["channel_versions"] = {"messages": f"{number}.x", "__start__": "1.x", "branch:to:answer": f"{number}.x"}
+    return checkpoint, {"messages": f"{number}.x"}
 
 
 def growth(title: str, samples: Sequence[Sample]) -> Table:
-    """How size and put change with the turns."""
+    """Print how size and put time change with the number of turns."""
     table = Table(title=title)
     for column in ("turns", "MB", "kB a turn", "put p50 ms"):
         table.add_column(column, justify="right")
@@ -283,7 +283,13 @@ def growth(title: str, samples: Sequence[Sample]) -> Table:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=2_000)
-    parser.add_argument("--quick", dest="turns", action="store_const", const=200, help="200 turns, for no real figures")
+    parser.add_argument(
+        "--quick",
+        dest="turns",
+        action="store_const",
+        const=200,
+        help="a trial of 200 turns",
+    )
     add_engine_options(parser)
     return parser.parse_args()
 

@@ -1,7 +1,7 @@
-"""What memory adds to a task of a crew: the goal is 30 ms (median), with the service on loopback.
+"""The time that memory adds to a task of a crew: the goal is a median of 30 ms, with the service on loopback.
 
-The same crew of two agents and three tasks runs without memory, with it, and with a service that is down, in turn; its
-model answers at once. A figure is the difference of two kickoffs of one round, by tasks.
+The same crew of two agents and three tasks runs alternately without memory, with memory, and with a service that is
+down. Its model answers at once. A figure is the difference of two kickoffs of one round, divided by the tasks.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ QUIET = {
 
 
 def main() -> None:
-    """Measure on a service of its own, and print a table."""
-    parser = argparse.ArgumentParser(description="What memory adds to a task of a crew.")
+    """Start a service, measure, and print a table."""
+    parser = argparse.ArgumentParser(description="Measure the time that memory adds to a task of a crew.")
     parser.add_argument("--rounds", type=int, default=60, help="kickoffs of each kind")
-    parser.add_argument("--quick", action="store_true", help="a trial, for no real figures")
+    parser.add_argument("--quick", action="store_true", help="a short trial; its figures are not reliable")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="threefold-bench-") as home, running_service(None) as url:
         os.environ.update(QUIET, HOME=home, CREWAI_STORAGE_DIR=home)
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def measure(url: str, rounds: int) -> dict[str, list[float]]:
-    """Milliseconds of each kind of kickoff, round by round, after one that does not count."""
+    """Return the milliseconds of each kind of kickoff, round by round, after one warm-up round."""
     from threefold_crewai import ThreefoldMemory
 
     down = ThreefoldMemory(MemoryClient("http://127.0.0.1:9", user="ana"), policy=Policy(failure_mode="soft"))
@@ -62,7 +62,7 @@ def measure(url: str, rounds: int) -> dict[str, list[float]]:
 
 
 def crew(memory: Any) -> Callable[[dict[str, str]], Any]:
-    """The kickoff of a crew whose model answers at once."""
+    """Return the kickoff function of a crew whose model answers at once."""
     from crewai import Agent, BaseLLM, Crew, Task
 
     class Instant(BaseLLM):
@@ -79,19 +79,19 @@ def crew(memory: Any) -> Callable[[dict[str, str]], Any]:
     tasks = [
         Task(description=text, expected_output="A text.", agent=agents[number % 2]) for number, text in enumerate(TASKS)
     ]
-    made: Any = Crew(name="newsroom", agents=agents, tasks=tasks, memory=memory)
-    return made.kickoff
+    newsroom: Any = Crew(name="newsroom", agents=agents, tasks=tasks, memory=memory)
+    return newsroom.kickoff
 
 
 def milliseconds(run: Callable[[], object]) -> float:
-    """The wall time of a call."""
+    """Return the wall time of a call in milliseconds."""
     began = time.perf_counter()
     run()
     return (time.perf_counter() - began) * 1_000
 
 
 def report(found: dict[str, list[float]]) -> None:
-    """Per task: the medians, and what memory adds to it in the median and at the 95th percentile."""
+    """Print per task the medians, and the time that memory adds at the median and the 95th percentile."""
     plain = found["without memory"]
     table = Table("", "a task", "added (p50)", "added (p95)", title=f"{len(plain)} kickoffs of 3 tasks; {machine()}")
     for name, column in found.items():
@@ -103,12 +103,12 @@ def report(found: dict[str, list[float]]) -> None:
 
 
 def spread(values: list[float]) -> tuple[float, float]:
-    """Median and 95th percentile."""
+    """Return the median and the 95th percentile."""
     return statistics.median(values), statistics.quantiles(values, n=20)[-1]
 
 
 def shown(value: float) -> str:
-    """Milliseconds."""
+    """Format milliseconds."""
     return f"{value:.1f} ms"
 
 

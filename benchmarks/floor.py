@@ -1,9 +1,9 @@
-"""The floor: the least that a memory service can cost here, in hand-written statements, to measure ours against.
+"""The floor: a minimal memory service with hand-written statements, to compare the real service with.
 
-A write is one two-row INSERT, answered once it is on disk. A recall is a call of the same embedder, the newest turns of
-the session, and the user's nearest facts by an exact scan. A checkpoint is its body, upserted as it came. No identity,
-no idempotency, no search by words, no ranking, no budget. It answers the requests that the service answers, under the
-same uvicorn settings.
+A write is one two-row INSERT, answered once it is on disk. A recall calls the same embedder, reads the newest turns of
+the session, and finds the user's nearest facts by an exact scan. A checkpoint is its unchanged body, upserted. The
+floor has no identity, no idempotency, no search by words, no ranking and no budget. It answers the same requests as the
+service, with the same uvicorn settings.
 """
 
 from __future__ import annotations
@@ -66,37 +66,37 @@ class Write(BaseModel):
 
 
 class Written(BaseModel):
-    """They are on disk."""
+    """Answer to a write: the turns are on disk."""
 
     appended: int
 
 
 class Recall(BaseModel):
-    """A question."""
+    """A query."""
 
     session_id: str
     query: str
 
 
 class Fact(BaseModel):
-    """A memory and how near it is."""
+    """A memory and its cosine."""
 
     text: str
     score: float
 
 
 class Recalled(BaseModel):
-    """What was said last, and what fits the question."""
+    """The newest turns of the session, and the facts nearest to the query."""
 
     window: list[Turn]
     facts: list[Fact]
 
 
 class Store(Protocol):
-    """The two statements of a recall and the one of a write."""
+    """The statements of a recall, a write and a checkpoint."""
 
     async def open(self) -> None:
-        """Connect."""
+        """Open the connections."""
         ...
 
     async def insert(self, values: tuple[str, ...]) -> None:
@@ -108,12 +108,12 @@ class Store(Protocol):
         ...
 
     async def read(self, user: str, session: str, query: Vectors) -> tuple[Rows, Rows]:
-        """The newest turns (newest first), and the nearest facts with their cosines."""
+        """Return the newest turns (newest first), and the nearest facts with their cosines."""
         ...
 
 
 class Postgres:
-    """Eight connections, each statement a transaction of its own."""
+    """Eight connections; each statement is its own transaction."""
 
     INSERT = "INSERT INTO floor_turns (user_id, session_id, role, content) VALUES (%s, %s, %s, %s), (%s, %s, %s, %s)"
     UPSERT = """
@@ -159,7 +159,7 @@ class Postgres:
 
 
 class Sqlite:
-    """One connection in one thread that writes, four that read."""
+    """One connection with its own thread for writes, four for reads."""
 
     INSERT = "INSERT INTO floor_turns (user_id, session_id, role, content) VALUES (?, ?, ?, ?), (?, ?, ?, ?)"
     UPSERT = "INSERT OR REPLACE INTO floor_checkpoints VALUES (?, ?, ?)"
@@ -197,7 +197,7 @@ class Sqlite:
 
 
 def create_app(url: str, embedder_name: str) -> FastAPI:
-    """The floor over a database that holds its tables."""
+    """Create the application of the floor; its tables must exist in the database."""
     sqlite = url.startswith("sqlite:///")
     store: Store = Sqlite(url.removeprefix("sqlite:///")) if sqlite else Postgres(url)
     embedder = build_embedder(embedder_name, redact=str)
@@ -235,7 +235,7 @@ def create_app(url: str, embedder_name: str) -> FastAPI:
 
 
 def main() -> None:
-    """Serve on a free port of loopback, whose address is the first line on standard error."""
+    """Serve on a free port of loopback; the address is the first line on standard error."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--database-url", required=True)
     parser.add_argument("--embedder", default="minilm")

@@ -1,7 +1,7 @@
-"""Freshness: how soon is what one session writes recalled in another, by its words and by its meaning?
+"""Freshness: how soon another session recalls what one session wrote, by its words and by its meaning.
 
-By words it must be at once: written, acknowledged, found. By meaning it is as soon as its vector is there: each
-sentence is asked for in other words until an answer holds it with a cosine.
+By words a turn must be found as soon as its write is acknowledged. By meaning it is found once its vector is computed:
+each sentence is asked for in other words until an answer holds it with a cosine.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
             MemoryClient(url, user="ana", agent="bench", timeout=60.0) as memory,
         ):
             found = sum(by_words(memory, options.words))
-            seconds = [by_meaning(memory, said, asked) for said, asked in PARAPHRASES[: options.pairs]]
+            seconds = [by_meaning(memory, turn, question) for turn, question in PARAPHRASES[: options.pairs]]
         report(engine, found, options.words, seconds)
         kept[engine] = {"found_by_words": found, "of": options.words, "seconds_by_meaning": seconds}
     console.print(f"{machine()}, {datetime.now(UTC).date()}; embedder minilm")
@@ -93,7 +93,7 @@ def main() -> None:
 
 
 def report(engine: str, found: int, times: int, seconds: Sequence[float | None]) -> None:
-    """Both goals."""
+    """Print both results with their goals."""
     taken = [GIVE_UP_SECONDS if value is None else value for value in seconds]
     median, slow = statistics.median(taken), statistics.quantiles(taken, n=20)[-1]
     console.print(f"{engine}: by words at once {found} of {times} (goal: all) {_mark(found == times)}")
@@ -104,20 +104,20 @@ def report(engine: str, found: int, times: int, seconds: Sequence[float | None])
 
 
 def by_words(memory: MemoryClient, times: int) -> Iterator[bool]:
-    """Whether each of so many turns, with a word of its own, is found right after it was written."""
+    """Return for each turn, which has a unique word, whether it is found directly after its write."""
     words = Words(seed=4)
     for number in range(times):
-        said = f"{words.text(20)} zebra{number} {words.text(20)}"
-        memory.write(f"words-{number}", [TurnIn(role="user", content=said)])
-        yield any(fact.text == said for fact in _recall(memory, f"what about zebra{number}?"))
+        turn = f"{words.text(20)} zebra{number} {words.text(20)}"
+        memory.write(f"words-{number}", [TurnIn(role="user", content=turn)])
+        yield any(found.text == turn for found in _recall(memory, f"what about zebra{number}?"))
 
 
-def by_meaning(memory: MemoryClient, said: str, asked: str) -> float | None:
-    """Seconds from the acknowledged write until an answer holds what was said; None if none did."""
-    memory.write(said, [TurnIn(role="user", content=said)])
+def by_meaning(memory: MemoryClient, turn: str, question: str) -> float | None:
+    """Return the seconds from the acknowledged write until an answer holds the turn; None if no answer did."""
+    memory.write(turn, [TurnIn(role="user", content=turn)])
     written = time.perf_counter()
     while time.perf_counter() - written < GIVE_UP_SECONDS:
-        if any(fact.text == said and fact.score_parts.cosine is not None for fact in _recall(memory, asked)):
+        if any(found.text == turn and found.score_parts.cosine is not None for found in _recall(memory, question)):
             return time.perf_counter() - written
         time.sleep(PAUSE_SECONDS)
     return None
@@ -134,8 +134,8 @@ def _mark(good: bool) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_engine_options(parser)
-    parser.add_argument("--quick", action="store_true", help="fewer turns, for a trial")
-    parser.add_argument("--json", help="a file to keep all numbers in")
+    parser.add_argument("--quick", action="store_true", help="a trial with fewer turns")
+    parser.add_argument("--json", help="write all numbers to this file")
     options = parser.parse_args()
     options.words, options.pairs = (10, 5) if options.quick else (WORDS, len(PARAPHRASES))
     return options

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a real service in a process of its own, and what kind of machine this is."""
+"""Shared by the benchmarks: a real service in its own process, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ THREEFOLD = str(Path(sys.executable).with_name("threefold"))
 
 @dataclass(frozen=True)
 class Process:
-    """A server in a process of its own."""
+    """A server in its own process."""
 
     url: str
     pid: int
     seconds: float
-    """From its start until it was ready."""
+    """Seconds from its start until it was ready."""
 
 
 @contextmanager
 def running_service(database_url: str | None, *options: str) -> Generator[str]:
-    """`threefold serve` on a free port of this machine, over a throw-away SQLite file or the given database."""
+    """Run `threefold serve` on a free port of loopback, on a temporary SQLite file or the given database."""
     with tempfile.TemporaryDirectory(prefix="threefold-bench-") as directory:
         store = ["--data", directory] if database_url is None else ["--database-url", database_url]
         if database_url is not None:
@@ -45,12 +45,12 @@ def running_service(database_url: str | None, *options: str) -> Generator[str]:
 
 @contextmanager
 def started(*command: str) -> Generator[Process]:
-    """A server that tells its address in the first line on standard error; ready, and stopped at the end."""
+    """Yield a ready server, which prints its address as the first line on standard error; stop it at the end."""
     began = time.perf_counter()
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     url = process.stderr.readline().strip()
-    # Somebody has to read its log: a full pipe would stop it.
+    # A thread reads the log: a full pipe would block the server.
     reader = Thread(target=deque, args=(process.stderr, 0))
     reader.start()
     try:
@@ -66,7 +66,7 @@ def started(*command: str) -> Generator[Process]:
 
 
 def machine() -> str:
-    """The machine that a figure was taken on, in a line."""
+    """Describe this machine in one line."""
     return f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}, Python {platform.python_version()}"
 
 

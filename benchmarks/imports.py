@@ -1,7 +1,7 @@
-"""What importing a plugin costs beyond its framework, and what a command costs before it does anything.
+"""The time to import a plugin in addition to its framework, and the time a command takes before it does anything.
 
-The goal of a plugin is 100 ms of processor time; that of a start is to be ready within 2 s. Each measurement is a fresh
-interpreter. Processor time, because the wall clock of a busy machine shows what else runs there.
+The goal of a plugin is 100 ms of processor time; that of a start is to be ready within 2 s. Each measurement uses a new
+interpreter, and processor time, because wall time depends on what else the machine does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ PLUGINS = {
     "threefold_langgraph": "langgraph.graph, langgraph.checkpoint.base, langgraph.store.base",
     "threefold_pydantic_ai": "pydantic_ai",
 }
-"""Each plugin, and what a program that uses its framework imports anyway."""
+"""Each plugin, and the modules that a program with its framework imports in any case."""
 
 SERVER = "import fastapi, uvicorn, sqlalchemy, numpy"
-"""What a server like this one cannot do without, as a measure for the commands."""
+"""The libraries that such a server needs at least, to compare the commands with."""
 
 COMMANDS = {
     "the server's libraries alone": (sys.executable, "-c", SERVER),
@@ -49,7 +49,7 @@ print(framework - began, time.process_time() - framework)
 
 def main() -> None:
     """Measure every plugin, and print a table."""
-    parser = argparse.ArgumentParser(description="What importing a plugin costs beyond its framework.")
+    parser = argparse.ArgumentParser(description="Measure the import time of a plugin in addition to its framework.")
     parser.add_argument("--runs", type=int, default=9, help="interpreters for each plugin")
     options = parser.parse_args()
     table = Table("plugin", "framework", "beyond it", "goal", title=f"Imports, medians of {options.runs}; {machine()}")
@@ -64,14 +64,14 @@ def main() -> None:
         table.add_row(title, f"{statistics.median(cpu_of(command) for _ in range(options.runs)):.2f} s")
     with tempfile.TemporaryDirectory() as directory:
         serve = (THREEFOLD, "serve", "--port", "0", "--data", directory)
-        start(serve)  # makes the store
+        start(serve)  # creates the store
         seconds = statistics.median(start(serve) for _ in range(options.runs))
         table.add_row("threefold serve, until ready", f"{seconds:.2f} s")
     console.print(table)
 
 
 def cpu_of(command: tuple[str, ...]) -> float:
-    """Seconds of processor time of a command that ends by itself."""
+    """Return the seconds of processor time of a command that exits by itself."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(command, capture_output=True, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -79,13 +79,13 @@ def cpu_of(command: tuple[str, ...]) -> float:
 
 
 def start(command: tuple[str, ...]) -> float:
-    """Seconds of processor time of a service until it is ready."""
+    """Return the seconds of processor time of a service until it is ready."""
     with started(*command) as process:
         return cpu_seconds(process.pid) or 0.0
 
 
 def measure(framework: str, plugin: str) -> tuple[float, float]:
-    """Seconds for the framework, and for the plugin after it."""
+    """Return the seconds for the framework, and for the plugin after it."""
     code = PROBE.format(framework=framework, plugin=plugin)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     base, own = map(float, done.stdout.split()[-2:])

@@ -1,4 +1,4 @@
-"""A closed-loop load client on bare sockets, and what the server process spent: cheap, as it shares the machine."""
+"""A closed-loop load client on plain sockets, cheap because it shares the machine, and the server's resources."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from urllib.parse import urlsplit
 from harness import Process
 
 Make = Callable[[int, int], bytes]
-"""(client, how many requests it has sent) -> its next request."""
+"""(client, number of requests that it has sent) -> its next request."""
 
 FEWEST = 2
-"""Requests that a client sends even where its time is over: the machine may be busy with something else."""
+"""Least number of requests of a client, even after its time is over: the machine may be busy with other work."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One run of one load."""
+    """Results of one run of one load."""
 
     p50: float
     """Milliseconds."""
     p95: float
     rate: float
-    """Requests a second."""
+    """Requests per second."""
     cpu: float | None
-    """Milliseconds of the server process per request; None where /proc is not there to tell."""
+    """Processor time of the server process per request, in milliseconds; None without /proc."""
     requests: int
     late: int
-    """Answers that lack a tier of memory, or have none: 503."""
+    """Number of answers that lack a tier, and of 503 answers."""
 
 
 async def drive(
     process: Process, clients: int, seconds: float, make: Make, settle: Callable[[], Awaitable[None]] | None = None
 ) -> Measured:
-    """So many clients, each sending its next request when it has the answer to the last one.
+    """Run a number of clients; each sends its next request when it has the answer to the last one.
 
-    `settle` waits for work that the requests left behind: its processor time is theirs too.
+    `settle` waits for background work of the requests, whose processor time is counted too.
     """
     address = urlsplit(process.url)
     connections = [await asyncio.open_connection(address.hostname, address.port) for _ in range(clients)]
@@ -79,7 +79,7 @@ async def _client(
     late: list[bytes],
 ) -> None:
     sent = 0
-    while (now := time.perf_counter()) < until or sent < FEWEST:  # of one answer there are no percentiles
+    while (now := time.perf_counter()) < until or sent < FEWEST:  # percentiles need two values
         writer.write(make(number, sent))
         head = await reader.readuntil(b"\r\n\r\n")
         body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]))
@@ -92,7 +92,7 @@ async def _client(
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """User and system time of a process so far."""
+    """Return the user and system time of a process so far, in seconds."""
     stat = Path(f"/proc/{pid}/stat")
     if not stat.exists():
         return None
@@ -101,7 +101,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def resident_mb(pid: int) -> float | None:
-    """Memory of a process now."""
+    """Return the current memory of a process in MB."""
     statm = Path(f"/proc/{pid}/statm")
     if not statm.exists():
         return None

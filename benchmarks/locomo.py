@@ -1,8 +1,9 @@
-"""Recall quality on LoCoMo: every question asked from a fresh session, against the evidence its authors named.
+"""Recall quality on LoCoMo: every question asked from a new session, compared with the evidence that its authors named.
 
-Each conversation is replayed through the HTTP API as one user's sessions (speaker_a as user, speaker_b as assistant);
-a question counts by the share of its evidence turns among the sources of the first k memories. Categories 1 to 4 have
-answers; those of category 5 have none, and small talk asks for nothing: there a good `min_score` brings nothing.
+Each conversation is replayed through the HTTP API as one user's sessions (speaker_a as user, speaker_b as assistant).
+The score of a question is the share of its evidence turns among the sources of the first k memories. Questions of
+categories 1 to 4 have answers. Those of category 5 have none, and small talk asks for nothing: for both, a good
+`min_score` returns nothing.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ SMALL_TALK = (
 
 @dataclass
 class Score:
-    """What was measured over the questions of one category."""
+    """Measurements over the questions of one category."""
 
     recall: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
     reciprocal_rank: list[float] = field(default_factory=list[float])
     best: list[float] = field(default_factory=list[float])
-    """Per question, the largest absolute score (cosine or coverage) among the memories."""
+    """The largest absolute score (cosine or coverage) among the memories of each question."""
 
 
 def main() -> None:
@@ -88,7 +89,7 @@ def main() -> None:
 
 @contextmanager
 def facts_model(options: argparse.Namespace) -> Generator[list[str]]:
-    """Settings of a service that draws LoCoMo's observations as facts; none without `--facts`."""
+    """Yield the settings of a service that extracts LoCoMo's observations as facts; empty without `--facts`."""
     if options.facts is None:
         yield []
         return
@@ -137,14 +138,14 @@ def ask_all(memory: MemoryClient, path: Path, scores: dict[str, Score], latencie
 
 
 def evidence_of(question: dict[str, Any]) -> Iterator[tuple[int, int]]:
-    """(session, turn) of each evidence turn."""
+    """Return (session, turn) of each evidence turn."""
     for entry in question.get("evidence", []):
         for session, turn in EVIDENCE.findall(entry):
             yield int(session), int(turn)
 
 
 def turns_of(fact: RecalledMemory, stem: str) -> set[tuple[int, int]]:
-    """(session, turn) of every turn that a memory is, or rests on."""
+    """Return (session, turn) of the turn itself, or of every turn that a fact rests on."""
     prefix = f"{stem}/session_"
     return {
         (int(source.session_id.removeprefix(prefix)), seq)
@@ -154,13 +155,13 @@ def turns_of(fact: RecalledMemory, stem: str) -> set[tuple[int, int]]:
 
 
 def absolute(answer: RecallResponse) -> float:
-    """The best absolute score in an answer: what `min_score` tests."""
+    """Return the best absolute score in an answer, which `min_score` tests."""
     parts = [fact.score_parts for fact in answer.memories]
     return max((max(part.cosine or 0.0, part.coverage) for part in parts), default=0.0)
 
 
 def report(options: argparse.Namespace, scores: dict[str, Score], latencies: list[float], seconds: float) -> None:
-    """The tables: recall and rank per category, and what each threshold keeps away."""
+    """Print recall and rank per category, and the share of questions that each threshold leaves without memories."""
     console = Console()
     answerable = merged([scores[name] for name in ANSWERABLE])
     engine = "SQLite" if options.database_url is None else "Postgres"
@@ -171,7 +172,7 @@ def report(options: argparse.Namespace, scores: dict[str, Score], latencies: lis
     for title, score in [*rows, ("categories 1-4", answerable)]:
         table.add_row(title, str(len(score.reciprocal_rank)), *(f"{value:.3f}" for value in figures(score)))
     console.print(table)
-    thresholds = Table(title="share of questions for which min_score brings nothing")
+    thresholds = Table(title="share of questions for which min_score leaves no memory")
     for title in ("min_score", "categories 1-4", "unanswerable", "small talk"):
         thresholds.add_column(title, justify="right")
     for threshold in THRESHOLDS:
@@ -184,7 +185,7 @@ def report(options: argparse.Namespace, scores: dict[str, Score], latencies: lis
 
 
 def merged(scores: list[Score]) -> Score:
-    """Several categories as one."""
+    """Combine several categories."""
     whole = Score()
     for score in scores:
         for depth in DEPTHS:
@@ -195,12 +196,12 @@ def merged(scores: list[Score]) -> Score:
 
 
 def figures(score: Score) -> list[float]:
-    """Mean recall per depth, then the mean reciprocal rank."""
+    """Return the mean recall at each k, then the mean reciprocal rank."""
     return [statistics.fmean(values) for values in (*(score.recall[depth] for depth in DEPTHS), score.reciprocal_rank)]
 
 
 def share_below(score: Score, threshold: float) -> float:
-    """The share of questions whose best memory is below a threshold."""
+    """Return the share of questions whose best memory is below a threshold."""
     return sum(best < threshold for best in score.best) / len(score.best)
 
 
@@ -214,8 +215,8 @@ def _recall(memory: MemoryClient, query: str, latencies: list[float], top_k: int
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="a directory of LoCoMo files, one JSON document each")
-    parser.add_argument("--database-url", help="a Postgres database to use; default: a throw-away SQLite file")
-    parser.add_argument("--facts", choices=["observations"], help="draw LoCoMo's own observations as facts")
+    parser.add_argument("--database-url", help="URL of a Postgres database (default: a temporary SQLite file)")
+    parser.add_argument("--facts", choices=["observations"], help="extract LoCoMo's own observations as facts")
     parser.add_argument("--embedder", default="minilm", help="minilm (default), hash, ...")
     return parser.parse_args()
 

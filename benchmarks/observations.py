@@ -1,4 +1,4 @@
-"""A chat model that knows LoCoMo's observations: asked for facts, it gives those that people wrote of the turns."""
+"""A scripted chat model that answers with LoCoMo's observations, which people wrote about the turns, as facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIALOG = re.compile(r"D\d+:\d+")
 
 
 class Observer(OpenAIServer):
-    """Answers from observations, and holds no two of them for the same."""
+    """Answers with observations, and says of any two that they are different."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Observer(OpenAIServer):
             self._read(json.loads(path.read_text()))
 
     def answer(self, asked: Asked) -> Reply:
-        """One reply, whatever is asked."""
+        """Return the reply to a request for facts or for a comparison."""
         question = asked.body["messages"][1]["content"]
         messages = NEW_MESSAGES.search(question)
         return chat_reply(json.dumps(self._verdicts(question) if messages is None else self._facts(messages[1])))
@@ -36,22 +36,22 @@ class Observer(OpenAIServer):
     def _read(self, document: dict[str, Any]) -> None:
         for name in (name for name in document if re.fullmatch(r"session_\d+", name)):
             turns: list[dict[str, Any]] = document[name]
-            said = {turn["dia_id"]: (turn["speaker"], turn["text"]) for turn in turns}
-            self._places |= {key: place for place, key in said.items()}
+            turns_by_id = {turn["dia_id"]: (turn["speaker"], turn["text"]) for turn in turns}
+            self._places |= {key: place for place, key in turns_by_id.items()}
             observations: dict[str, list[Any]] = document.get(f"{name}_observation", {})
             for text, evidence in (fact for facts in observations.values() for fact in facts):
                 places = DIALOG.findall(str(evidence))
                 for place in places:
-                    self._observed[said[place]].append((text, places))
+                    self._observed[turns_by_id[place]].append((text, places))
 
     def _facts(self, messages: str) -> dict[str, Any]:
         seqs: dict[str, int] = {}
         found: dict[str, list[str]] = {}
         for message in json.loads(messages):
-            said = message["name"], message["content"].partition(" [shares a photo:")[0]
-            if said in self._places:
-                seqs[self._places[said]] = message["seq"]
-                found |= dict(self._observed[said])
+            speaker_and_text = message["name"], message["content"].partition(" [shares a photo:")[0]
+            if speaker_and_text in self._places:
+                seqs[self._places[speaker_and_text]] = message["seq"]
+                found |= dict(self._observed[speaker_and_text])
         rows = [
             {"text": text, "sources": [seqs[place] for place in places if place in seqs]}
             for text, places in found.items()

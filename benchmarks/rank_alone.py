@@ -1,4 +1,4 @@
-"""How long the ranking itself takes, in this process, over candidates as a search would find them."""
+"""The time of the ranking alone, in this process, over candidates like those that a search finds."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ QUESTIONS = 50
 LIMIT = 30
 
 
-class Said(NamedTuple):
-    """A turn in its place, as the index knows it."""
+class IndexedTurn(NamedTuple):
+    """A turn with its position in the session, as in the index."""
 
     session: UUID
     seq: int
     passage: Passage
 
     def row(self, **found: object) -> Row:
-        """What a search finds of it."""
+        """Return the row that a search returns for the turn."""
         passage = self.passage
         place = Row(self.session, self.seq, passage.part, passage.speaker, self.seq, passage.length)
         return place._replace(**found)
 
 
 def rank_ms(memories: int) -> float:
-    """The median over questions to one owner who has so many memories, in sessions of 80 turns."""
+    """Return the median time of a ranking for one owner with a number of memories, in sessions of 80 turns."""
     words = Words(seed=3)
-    said = _talk(words, memories)
-    corpus = Corpus(len(said), statistics.fmean(turn.passage.length for turn in said))
+    turns = _talk(words, memories)
+    corpus = Corpus(len(turns), statistics.fmean(turn.passage.length for turn in turns))
     taken: list[float] = []
     for _ in range(QUESTIONS):
         query = words.text(QUERY_WORDS)
-        rows = _candidates(said, query)
+        rows = _candidates(turns, query)
         began = time.perf_counter()
         rank(query, rows, corpus, min_score=0.25, limit=LIMIT)
         taken.append(time.perf_counter() - began)
     return 1e3 * statistics.median(taken)
 
 
-def _talk(words: Words, memories: int) -> list[Said]:
+def _talk(words: Words, memories: int) -> list[IndexedTurn]:
     sessions = [uuid4() for _ in range(-(-memories // TURNS))]
     return [
-        Said(sessions[number // TURNS], number % TURNS + 1, passage)
+        IndexedTurn(sessions[number // TURNS], number % TURNS + 1, passage)
         for number in range(memories)
         for passage in turn_passages(_turn(number, words), str)
     ]
@@ -64,9 +64,9 @@ def _turn(number: int, words: Words) -> SimpleNamespace:
     return SimpleNamespace(role=role, name=None, content=words.text(TURN_WORDS), created_at=number, utc_offset=0)
 
 
-def _candidates(said: Sequence[Said], query: str) -> list[Row]:
-    """Every turn that has a word of the query, once per word, and some that are near to it."""
+def _candidates(turns: Sequence[IndexedTurn], query: str) -> list[Row]:
+    """Return every turn with a word of the query, once per word, and some turns that are near in meaning."""
     asked = set(query_terms(query))
-    rows = [turn.row(term=term, tf=turn.passage.tf[term]) for turn in said for term in asked & turn.passage.tf.keys()]
-    near = random.sample(said, min(NEAREST, len(said)))
+    rows = [turn.row(term=term, tf=turn.passage.tf[term]) for turn in turns for term in asked & turn.passage.tf.keys()]
+    near = random.sample(turns, min(NEAREST, len(turns)))
     return rows + [turn.row(cosine=random.uniform(0.0, 0.8)) for turn in near]

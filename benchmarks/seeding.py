@@ -1,7 +1,7 @@
-"""Stores of any size for the speed benchmark, made in bulk from meaningless text.
+"""Stores of any size for the speed benchmark, filled in bulk with random text.
 
-The first users are served by the service itself, in process, so that their rows are what it makes; every further user
-is a copy of one of them in SQL, with vectors of its own. Vectors are random: what they mean does not matter for speed.
+The service itself, in-process, stores the first users, so that their rows are real. Every further user is copied from
+one of them in SQL, with new vectors. Vectors are random: their meaning does not matter for speed.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from threefold_server.text.packaged import read_packaged
 AGENT = "bench"
 SESSION = "main"
 FACTS, TURNS = 100, 80
-"""Of each user; together the memories that a recall searches."""
+"""Per user; turns and facts together are the memories that a recall searches."""
 
 LONG_TURNS = 20_000
 TURN_WORDS, FACT_WORDS, QUERY_WORDS = 48, 16, 12
-"""Some 60 tokens a turn."""
+"""Words of a turn, about 60 tokens."""
 
 TEMPLATES = 10
 EMBEDDERS = {"minilm": MiniLMEmbedder, "hash": HashEmbedder}
@@ -77,8 +77,8 @@ _FUNCTION_WORDS = "the a and of to in is it that was for on with as at by we you
 
 
 class Words:
-    """A seeded source of text: 2,000 words of the embedder's own vocabulary, few common and most rare, and between
-    them, as in English, every other one a function word."""
+    """A seeded source of text: 2,000 words of the embedder's vocabulary, a few common and most rare. As in English,
+    every other word is a function word."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -87,18 +87,18 @@ class Words:
         self._weights = list(accumulate(1 / (rank + 20) for rank in range(len(self._words))))
 
     def text(self, words: int) -> str:
-        """So many words."""
+        """Return a text of a number of words."""
         content = self._random.choices(self._words, cum_weights=self._weights, k=-(-words // 2))
         between = self._random.choices(_FUNCTION_WORDS, k=words // 2)
         return " ".join(chain.from_iterable(zip_longest(content, between, fillvalue=""))).strip()
 
     def turns(self) -> list[TurnIn]:
-        """A question and its answer, with ids as a client sends them."""
+        """Return a question and its answer, with ids like those of a client."""
         return [TurnIn(role=role, content=self.text(TURN_WORDS), id=uuid4().hex) for role in ("user", "assistant")]
 
 
 class RandomEmbedder:
-    """Unit vectors that mean nothing, under the name of the embedder that the measured service uses."""
+    """Random unit vectors, under the name of the embedder that the measured service uses."""
 
     def __init__(self, name: str) -> None:
         self.name, self.dimensions = EMBEDDERS[name].name, EMBEDDERS[name].dimensions
@@ -108,7 +108,7 @@ class RandomEmbedder:
         return self.vectors(len(texts))
 
     def vectors(self, count: int) -> Vectors:
-        """So many unit vectors."""
+        """Return a number of random unit vectors."""
         drawn = self._random.standard_normal((count, self.dimensions), np.float32)
         return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
 
@@ -116,10 +116,10 @@ class RandomEmbedder:
 
 
 def seed(url: str, embedder: str, users: int, long_sessions: int) -> None:
-    """Fill a new database, with the floor's tables too.
+    """Fill a new database, including the tables of the floor.
 
-    Users `u0`, `u1` ... have 100 facts and a session of 80 turns each, `long0`, `long1` ... a session of 20,000 turns,
-    and as many writers `w0`, `w1` ... as users have said nothing yet.
+    Users `u0`, `u1` ... have 100 facts and a session of 80 turns each, and `long0`, `long1` ... a session of 20,000
+    turns each. Writers `w0`, `w1` ..., as many as users, have no turns yet.
     """
     upgrade(url)
     database, drawn = Database(url), RandomEmbedder(embedder)
@@ -138,7 +138,7 @@ def seed(url: str, embedder: str, users: int, long_sessions: int) -> None:
 
 
 async def _serve(url: str, database: Database, embedder: RandomEmbedder) -> None:
-    """What the first users save and say, by the service itself."""
+    """Store the facts and turns of the first users through the service."""
     service = Service(Settings(database_url=SecretStr(url)), database, embedder, ExtractiveSummarizer())
     words = Words(seed=1)
     for number in range(TEMPLATES):
@@ -151,7 +151,7 @@ async def _serve(url: str, database: Database, embedder: RandomEmbedder) -> None
 
 
 def _copy_user(connection: Connection, template: str, names: Sequence[str], embedder: RandomEmbedder) -> None:
-    """Give every name the memory of the template, with vectors of its own."""
+    """Copy the template's memory to every name, with new vectors."""
     columns = [column for column in passages.c if column is not passages.c.vector]
     chosen = select(*columns).where(passages.c.pool == owner_key("user", template))
     index = connection.execute(chosen).mappings().all()
@@ -165,7 +165,7 @@ def _copy_user(connection: Connection, template: str, names: Sequence[str], embe
 
 
 def _talk_long(connection: Connection, name: str) -> None:
-    """One session that repeats the template's, indexed, and digested but for the last turns."""
+    """Create a session that repeats the template's, indexed, and digested except for the last turns."""
     times = LONG_TURNS // TURNS
     more = LONG_TURNS - TURNS
     again = select(literal(0).label("number")).cte("again", recursive=True)
@@ -179,7 +179,7 @@ def _talk_long(connection: Connection, name: str) -> None:
         last_seq=sessions.c.last_seq + more,
         turns=sessions.c.turns + more,
         tokens=sessions.c.tokens * times,
-        digested_tokens=sessions.c.tokens * times * times,  # far ahead, as if folding kept up with what comes
+        digested_tokens=sessions.c.tokens * times * times,  # far ahead, so that no fold becomes due
     )
     _copy(connection, turns, name, source=turns.join(again, true()), seq=seq, turn_id=cast(seq, Text))
     _copy(connection, digests, name, upto_seq=digests.c.upto_seq + more)
@@ -194,7 +194,7 @@ def _copy(
     source: FromClause | None = None,
     **changed: ColumnElement[Any],
 ) -> None:
-    """Copy the template's rows of a table to another owner: its keys become the new owner's."""
+    """Copy the template's rows of a table to another owner, with the new owner's keys."""
     keys = _keys(template, name)
     if table is owners:
         changed["name"] = literal(name)
@@ -212,13 +212,13 @@ def _moved(column: Column[Any], keys: Mapping[UUID, UUID]) -> ColumnElement[Any]
 
 
 def _keys(template: str, name: str) -> dict[UUID, UUID]:
-    """The keys of the template's owner and session, and those that they become."""
+    """Map the keys of the template's owner and session to the new ones."""
     old, new = owner_key("user", template), owner_key("user", name)
     return {old: new, session_key(old, AGENT, SESSION): session_key(new, AGENT, SESSION)}
 
 
 def _fill_floor(connection: Connection) -> None:
-    """The same turns and facts in the floor's tables."""
+    """Copy turns and facts into the floor's tables."""
     schema = SQLITE_SCHEMA if connection.dialect.name == "sqlite" else POSTGRES_SCHEMA
     for statement in (*schema.split(";")[:-1], *FLOOR_ROWS):
         connection.exec_driver_sql(statement)

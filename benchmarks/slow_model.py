@@ -1,7 +1,7 @@
-"""A slow model, and one that never answers: do writes and recalls wait for it?
+"""Whether writes and recalls are slower with a slow model, or with one that never answers.
 
-Three services get the same load on 30 sessions that are folded all the time: one without a model's digests, one whose
-model takes a second for each answer, one whose model hangs. Rounds are interleaved; within a round each latency is
+Three services get the same load on 30 sessions that are folded all the time: one without a model, one
+whose model takes a second per answer, one whose model hangs. Rounds are interleaved; within a round each latency is
 divided by that of the service without a model.
 """
 
@@ -44,7 +44,7 @@ console = Console(width=110)
 
 
 class Model(NamedTuple):
-    """What writes the digests of a service, and how long an answer takes."""
+    """How a service gets its digests, and how long an answer of its model takes."""
 
     name: str
     seconds: float | None
@@ -56,7 +56,7 @@ MODELS = (Model("none", None), Model(f"{MODEL_SECONDS:g} s an answer", MODEL_SEC
 def main() -> None:
     """Measure on each database, and print a table."""
     options = _options()
-    os.environ["THREEFOLD_MODEL_API_KEY"] = "none is needed"
+    os.environ["THREEFOLD_MODEL_API_KEY"] = "not needed"
     kept: dict[str, object] = {"machine": machine(), "at": datetime.now(UTC).isoformat(timespec="seconds")}
     for engine in chosen_engines(options):
         with ExitStack() as stack:
@@ -74,7 +74,7 @@ Ratios = dict[tuple[str, Model], list[float]]
 
 
 async def measure(services: dict[Model, Process], rounds: int, seconds: float) -> Ratios:
-    """The 95th percentile of each operation with a model, over that without one, in each round; the first one warms."""
+    """Return p95 of each operation with a model divided by that without, per round after a warm-up."""
     ratios: Ratios = defaultdict(list)
     words = Words(seed=5)
     for number in range(rounds + 1):
@@ -91,8 +91,8 @@ async def measure(services: dict[Model, Process], rounds: int, seconds: float) -
 
 def _writes(words: Words) -> Make:
     def make(client: int, sent: int) -> bytes:
-        said = [{"role": role, "content": words.text(TURN_WORDS), "id": uuid4().hex} for role in ("user", "assistant")]
-        return request("/v1/write", "u", {"session_id": f"s{(client + CLIENTS * sent) % SESSIONS}", "turns": said})
+        turns = [{"role": role, "content": words.text(TURN_WORDS), "id": uuid4().hex} for role in ("user", "assistant")]
+        return request("/v1/write", "u", {"session_id": f"s{(client + CLIENTS * sent) % SESSIONS}", "turns": turns})
 
     return make
 
@@ -122,7 +122,7 @@ def _serving(model: Model, database_url: str) -> Generator[Process]:
 
 @contextmanager
 def _endpoint(seconds: float) -> Generator[str]:
-    """An OpenAI-compatible endpoint that answers after so long, or when it is closed."""
+    """Run an OpenAI-compatible endpoint that answers after a delay, or when it is closed."""
     closed = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
@@ -133,7 +133,7 @@ def _endpoint(seconds: float) -> Generator[str]:
             message = {"role": "assistant", "content": content}
             body = json.dumps({"choices": [{"index": 0, "finish_reason": "stop", "message": message}]}).encode()
             head = f"HTTP/1.0 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            with suppress(ConnectionError):  # who asked may have ended
+            with suppress(ConnectionError):  # the service may have ended
                 self.wfile.write(head.encode() + body)
 
         def log_message(self, format: str, *args: object) -> None: ...
@@ -166,8 +166,8 @@ def _options() -> argparse.Namespace:
     add_engine_options(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each load")
-    parser.add_argument("--quick", action="store_true", help="one short round, for a trial")
-    parser.add_argument("--json", help="a file to keep all numbers in")
+    parser.add_argument("--quick", action="store_true", help="a trial of one short round")
+    parser.add_argument("--json", help="write all numbers to this file")
     options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds = 1, 0.5

@@ -1,7 +1,7 @@
-"""Fault trials: services and databases killed, stopped and restarted under load, and then every turn is counted.
+"""Fault trials: kill, stop and restart services and databases under load, then count every turn.
 
-Each acknowledged turn must be there once, in its writer's order, and in the end be indexed, folded and read for facts
-once. The exit status is the number of trials that failed. `make test` holds a small version of each.
+Each acknowledged turn must be stored once, in its writer's order, and finally be indexed, folded and read for facts
+once. The exit status is the number of failed trials. `make test` runs a small version of each trial.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ TURNS_BETWEEN_FAULTS = 40
 OUTAGE_SECONDS = 30.0
 EXTRACTION_SECONDS = 5.0
 STATEMENT = "Ana lives in Oslo."
-LEASE_SECONDS = 90  # the work of a killed process is taken over after a minute
+LEASE_SECONDS = 90  # another worker takes over the tasks of a killed process after a minute
 
 console = Console(width=110)
 
 
 class Skipped(Exception):
-    """A trial that this machine cannot hold, and why."""
+    """Raised if this machine cannot run a trial, with the reason."""
 
 
 TENTH = re.compile(r"The heron of writer \d+ lands \d*0 times\.")
@@ -56,7 +56,7 @@ ROW = re.compile(rf'"seq": (\d+),[^{{}}]*?"content": "({TENTH.pattern})"')
 
 
 class HeronModel(OpenAIServer):
-    """Draws a fact from every tenth turn of a writer, takes each for a new one, and writes digests."""
+    """A scripted model: extracts a fact from every tenth turn of a writer, calls each one new, and writes digests."""
 
     def answer(self, asked: Asked) -> Reply:
         material = str(asked.body["messages"][-1]["content"])
@@ -70,13 +70,13 @@ class HeronModel(OpenAIServer):
 
 
 def endpoint(model: OpenAIServer) -> tuple[str, ...]:
-    """The options of a service that asks this model."""
+    """Yield the options of a service that uses this model."""
     return "--model", "scripted", "--model-base-url", model.url
 
 
 @dataclass
 class House:
-    """A directory, a Postgres server, and services on databases of their own."""
+    """A directory, a Postgres server, and services on separate databases."""
 
     directory: Path
     server: PostgresServer
@@ -88,7 +88,7 @@ class House:
         self.databases.create_role()
 
     def database(self, engine: str, disk: Path | None = None) -> str:
-        """The URL of a new database with the schema, whose files are on `disk`."""
+        """Create a database with the schema, with its files on `disk`, and return its URL."""
         if engine == "SQLite":
             url = f"sqlite:///{tempfile.mkdtemp(dir=disk or self.directory)}/threefold.db"
         else:
@@ -101,13 +101,13 @@ class House:
         return url
 
     def serve(self, url: str, *options: str) -> Serving:
-        """A service that folds after about a dozen turns."""
+        """Run a service that folds after about a dozen turns."""
         log = Path(tempfile.mkstemp(dir=self.directory, suffix=".log")[1])
         return self.stack.enter_context(Serving(log, "--database-url", url, *MARKS, *options))
 
 
 def kill_service(house: House, engine: str, faults: int) -> str:
-    """Kill -9 of the service, again and again, while it indexes, folds and draws facts."""
+    """Kill the service (-9) repeatedly while it indexes, folds and extracts facts."""
     url = house.database(engine)
     service = house.serve(url, *endpoint(house.stack.enter_context(HeronModel())))
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
@@ -122,7 +122,7 @@ def kill_service(house: House, engine: str, faults: int) -> str:
 
 
 def stop_service(house: House, engine: str, faults: int) -> str:
-    """SIGTERM under load: what is in flight is answered, and the exit status is 0."""
+    """Stop the service by SIGTERM under load: running requests are answered, and the exit status is 0."""
     url = house.database(engine)
     service = house.serve(url)
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
@@ -136,7 +136,7 @@ def stop_service(house: House, engine: str, faults: int) -> str:
 
 
 def four_processes(house: House, engine: str, faults: int) -> str:
-    """Four processes on one database, 500 turns each into one session."""
+    """Run four processes on one database, which write 500 turns each into one session."""
     url = house.database(engine)
     services = [house.serve(url) for _ in range(4)]
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def four_processes(house: House, engine: str, faults: int) -> str:
 
 
 def restart_postgres(house: House, engine: str, faults: int) -> str:
-    """Postgres restarted and killed by turns."""
+    """Restart and kill Postgres alternately."""
     url = house.database(engine)
     service = house.serve(url)
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
@@ -170,9 +170,9 @@ def restart_postgres(house: House, engine: str, faults: int) -> str:
 
 @contextmanager
 def small_disk(parent: Path) -> Generator[Path]:
-    """A disk of 64 MB, mounted for a while."""
+    """Mount a disk of 64 MB."""
     disk = Path(tempfile.mkdtemp(dir=parent))
-    parent.chmod(0o755)  # Postgres is somebody else
+    parent.chmod(0o755)  # Postgres runs as another user
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(disk)], check=False)
     if mounted.returncode != 0:
         raise Skipped("mounting a small disk needs root, and Linux")
@@ -183,8 +183,10 @@ def small_disk(parent: Path) -> Generator[Path]:
 
 
 def disk_full(house: House, engine: str, faults: int) -> str:
-    """A disk without room: clear errors, nothing half-stored, and back by itself. Postgres has its log elsewhere: a log
-    without room ends the server, as another trial does."""
+    """Fill the disk: errors are clear, nothing is half-stored, and the service recovers by itself.
+
+    The log of Postgres is on another disk, because a full log disk stops the server, which another trial covers.
+    """
     disk = house.stack.enter_context(small_disk(house.directory))
     url, filler = house.database(engine, disk), disk / "filler"
     service = house.serve(url)
@@ -205,7 +207,7 @@ def disk_full(house: House, engine: str, faults: int) -> str:
 
 
 def cut_idle_and_busy(house: House, engine: str, faults: int) -> str:
-    """Every connection to Postgres ended by the server, under load: no more than the calls in flight fail."""
+    """End every connection to Postgres on the server under load: only running calls may fail."""
     url = house.database(engine)
     service = house.serve(url)
     with Writers(partial(service.client, timeout=5.0), SESSIONS) as writers:
@@ -219,7 +221,7 @@ def cut_idle_and_busy(house: House, engine: str, faults: int) -> str:
 
 
 def behind_pgbouncer(house: House, engine: str, faults: int) -> str:
-    """A real PgBouncer in transaction mode in between, killed and started again."""
+    """Run behind a real PgBouncer in transaction mode, which is killed and started again."""
     if PROGRAM is None:
         raise Skipped("PgBouncer is not installed")
     url = house.database(engine)
@@ -236,15 +238,15 @@ def behind_pgbouncer(house: House, engine: str, faults: int) -> str:
 
 
 def facts_at_once(house: House, engine: str, faults: int) -> str:
-    """Two processes draw one fact from two sessions for 5 s; meanwhile one is forgotten and the fact saved by hand."""
+    """Extract one fact from two sessions in two processes; meanwhile forget one session and save the fact."""
     model = house.stack.enter_context(OpenAIServer())
     model.otherwise = late(chat_reply(json.dumps({"memory": [{"text": STATEMENT, "sources": [1]}]})))
     url = house.database(engine)
     one, other = house.serve(url, *endpoint(model)), house.serve(url, *endpoint(model))
     with one.client(timeout=30.0) as client, other.client(timeout=30.0) as second:
-        for session, said in (("s1", client), ("s2", second)):
-            said.write(session, [{"role": "user", "content": STATEMENT}])
-            said.end(session)
+        for session, writer in (("s1", client), ("s2", second)):
+            writer.write(session, [{"role": "user", "content": STATEMENT}])
+            writer.end(session)
         while len(model.asked) < 2:
             time.sleep(PAUSE)
         saved = client.save(STATEMENT)
@@ -260,7 +262,7 @@ def facts_at_once(house: House, engine: str, faults: int) -> str:
 
 
 class Agent:
-    """Somebody who goes on writing whatever becomes of the service."""
+    """A client that continues to write while the service is down."""
 
     def __init__(self, session: MemorySession) -> None:
         self.session = session
@@ -277,7 +279,7 @@ class Agent:
 
 
 def outage_with_spool(house: House, engine: str, faults: int) -> str:
-    """The service down for half a minute under an agent that goes on writing."""
+    """Stop the service for half a minute while an agent continues to write."""
     url = house.database(engine)
     service = house.serve(url)
     with service.client() as client:
@@ -298,7 +300,7 @@ def outage_with_spool(house: House, engine: str, faults: int) -> str:
 
 
 def count(url: str, service: Serving, writers: Writers) -> str:
-    """Check everything that is left behind, and say how much it was."""
+    """Check all stored turns, and return a summary."""
     with service.client(timeout=30.0) as client:
         check_turns(client, writers.turns)
         check_consolidated(url, client, list(writers.turns), timeout=LEASE_SECONDS)
@@ -306,7 +308,7 @@ def count(url: str, service: Serving, writers: Writers) -> str:
 
 
 def check_extracted(client: MemoryClient, sessions: Sequence[str]) -> int:
-    """Every tenth turn gave its one fact, once; returns how many."""
+    """Check that every tenth turn gave one fact, once; return the number of facts."""
     said: list[tuple[str, str, int]] = []
     for session in sessions:
         client.end(session)
@@ -344,14 +346,14 @@ TRIALS: list[tuple[Trial, str, int]] = [
 
 @contextmanager
 def open_house() -> Generator[House]:
-    """A throw-away directory and server for one trial."""
+    """Create a temporary directory and server for one trial."""
     with ExitStack() as stack:
         directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="threefold-soak-")))
         yield House(directory, stack.enter_context(PostgresServer()), stack)
 
 
 def run(trial: Trial, engine: str, faults: int) -> tuple[bool, str]:
-    """One trial; False and the reason if it failed."""
+    """Run one trial; return False and the reason if it failed."""
     try:
         with open_house() as house:
             return True, trial(house, engine, faults)
@@ -367,7 +369,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=20, help="at most so many faults per trial (default: 20)")
     parser.add_argument("--only", default="", metavar="TEXT", help="trials whose name has this")
     options = parser.parse_args()
-    logging.getLogger("threefold").setLevel(logging.CRITICAL)  # of clients, whose calls are meant to fail
+    logging.getLogger("threefold").setLevel(logging.CRITICAL)  # of clients whose calls fail on purpose
     table = Table("trial", "engine", "faults", "seconds", "outcome", "", box=None)
     failed = 0
     for trial, engine, most in TRIALS:

@@ -1,17 +1,17 @@
-"""Speed against the floor: how much slower is the service than the least that its answers cost on this machine?
+"""Speed of the service compared with the floor, the least work that its answers need on this machine.
 
-The service and the floor (`floor.py`) serve copies of one store, whose users have 100 facts and a session of 80 turns
-each. Every round runs all loads for a moment in random order, so that what else the machine does falls on all alike;
-ratios are taken within a round, and the median over the rounds is shown.
+The service and the floor (`floor.py`) serve copies of one store, in which every user has 100 facts and a session of 80
+turns. Every round runs all loads for a short time in random order, so that other load on the machine affects all of
+them; ratios are taken within a round, and the median of the rounds is shown.
 
-write           two turns of some 60 tokens, in a session of the client's own, another one after 40 writes; indexing is
-                left to another process
-write + index   the same where the serving process indexes too, as it does by default; its CPU is that of all the work
-recall          a question to the memory of one user: window, digest and the ten best memories
-window          the newest turns of a session alone
+write           two turns of some 60 tokens, in a session of the client, a new one after 40 writes; another process
+                indexes
+write + index   the same, but the serving process indexes too, as by default; its CPU includes all of this work
+recall          a query to the memory of one user: window, digest and the ten best memories
+window          only the newest turns of a session
 
-CPU is the server process's per request, without the database server's. Late are answers that lack a tier, or have none,
-as they missed a deadline: they cost less than whole ones, so that the ratios beside them flatter.
+CPU is the processor time of the server process per request, without the database server's. Late answers lack one or all
+tiers because of a deadline. They cost less than complete ones, so ratios with many late answers look too good.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ console = Console(width=120)
 
 
 class Cell(NamedTuple):
-    """One load on one server of one store, which is told by its users."""
+    """One load on one server of one store; the number of users identifies the store."""
 
     users: int
     operation: str
@@ -97,20 +97,20 @@ class Finding(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """The servers of one store, what is said to them, and the database of the one that indexes."""
+    """The servers of one store, their requests, and the database of the server that indexes."""
 
     servers: dict[str, Process]
     talk: Talk
     database: Database
 
     async def indexed(self) -> None:
-        """Return once all that was written is indexed."""
+        """Return when all written turns are indexed."""
         kinds: list[TaskKind] = ["index", "embed", "fold"]
         while self.database.read_sync("system", lambda c: system.due_tasks(c, kinds, now_micros())):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
     def vectors(self, user: str) -> Vectors:
-        """The vectors of all memories of a user."""
+        """Return the vectors of all memories of a user."""
         owner = owner_key("user", user)
         chosen = select(passages.c.vector).where(passages.c.pool == owner)
         return np.vstack(self.database.read_sync(owner, lambda c: c.execute(chosen).scalars().all()))
@@ -144,7 +144,7 @@ def main() -> None:
 
 
 def measure(engine: str, stores: Stores, options: argparse.Namespace) -> tuple[Results, list[Finding]]:
-    """All loads on one database, and what else there is to tell about it."""
+    """Run all loads on one database, and collect the other figures."""
     more = -(-max(0, options.others - TURNS * options.users) // LONG_TURNS)
     long_sessions = {FEW: 0, options.users: 1 + more}
     with ExitStack() as stack:
@@ -164,7 +164,7 @@ def measure(engine: str, stores: Stores, options: argparse.Namespace) -> tuple[R
 
 @contextmanager
 def _serving(stores: Stores, users: int, long_sessions: int, embedder: str) -> Generator[Store]:
-    """Every server on a copy of one seeded store."""
+    """Run every server, each on a copy of one seeded store."""
     seeded = stores.create()
     seed(seeded, embedder, users, long_sessions)
     urls = {name: stores.copy(seeded) for name in SERVERS}
@@ -179,7 +179,7 @@ def _serving(stores: Stores, users: int, long_sessions: int, embedder: str) -> G
 
 
 async def run_rounds(engine: str, stored: Stored, options: argparse.Namespace) -> Results:
-    """Every load in every round, after a moment of each to warm the servers."""
+    """Run every load in every round, after a short run of each to warm up the servers."""
     results: Results = defaultdict(list)
     loads = cells(options.users)
     for number in range(options.rounds + 1):
@@ -196,7 +196,7 @@ async def run_rounds(engine: str, stored: Stored, options: argparse.Namespace) -
 
 
 def cells(users: int) -> list[Cell]:
-    """All loads."""
+    """Return all loads."""
     pairs = (("write", "floor"), ("write", "apart"), ("recall", "floor"), ("recall", "serve"))
     return [
         *(Cell(size, what, clients, server) for size in (FEW, users) for what, server in pairs for clients in CLIENTS),
@@ -208,14 +208,14 @@ def cells(users: int) -> list[Cell]:
 
 
 async def run(store: Store, cell: Cell, number: int, seconds: float) -> Measured:
-    """One load in one round; where the server indexes what was written, until that is done."""
+    """Run one load in one round; if the server indexes, wait until it has finished."""
     make = store.talk.maker(cell.operation, f"{number}-{cell.clients}")
     settle = store.indexed if (cell.operation, cell.server) == ("write", "serve") else None
     return await drive(store.servers[cell.server], cell.clients, seconds, make, settle)
 
 
 def growth(results: Results, users: int, others: int) -> list[Finding]:
-    """What a long session, the turns of others, and their memories cost: p50 against the small store's."""
+    """Return the cost of a long session, and of turns and memories of other users: p50 divided by the small store's."""
 
     def ratio(grown: Cell, base: Cell) -> float:
         return _median(results, grown, base, lambda one, other: one.p50 / other.p50)
@@ -237,7 +237,7 @@ def growth(results: Results, users: int, others: int) -> list[Finding]:
 
 
 def exactness(store: Store, users: int, embedder: Embedder) -> Finding:
-    """Whether recall, asked for everything, has the ten nearest memories that a scan of all has."""
+    """Check that a recall of everything has the same ten nearest memories as a full scan."""
     differ = 0
     with httpx.Client(base_url=store.servers["serve"].url, timeout=60) as client:
         for number in range(QUESTIONS):
@@ -251,7 +251,7 @@ def exactness(store: Store, users: int, embedder: Embedder) -> Finding:
 
 
 def resources(store: Store) -> list[Finding]:
-    """What a process takes to start, and holds at the end."""
+    """Return the start time of a process, and its memory at the end."""
     served = store.servers["serve"]
     memory = resident_mb(served.pid)
     start = Finding("start to ready on this store", served.seconds, "s", START_SECONDS)
@@ -259,13 +259,13 @@ def resources(store: Store) -> list[Finding]:
 
 
 def first_start() -> Finding:
-    """The first start of all, which also makes the database."""
+    """Return the time of the first start, which also creates the database."""
     with tempfile.TemporaryDirectory() as directory, started(*SERVERS["serve"], "--data", directory) as process:
         return Finding("start to ready on a new store", process.seconds, "s", START_SECONDS)
 
 
 def comparison(engine: str, results: Results, users: int) -> Table:
-    """Service and floor side by side."""
+    """Print service and floor side by side."""
     table = Table(title=f"{engine}: service against floor; goal: both ratios at most {FLOOR_GOAL:g}")
     for column in ("", "users", "clients", "p50 ms", "floor", "x", "req/s", "floor", "x", "CPU ms", "floor", "late"):
         table.add_column(column, justify="right" if column else "left")
@@ -293,7 +293,7 @@ def _row(results: Results, ours: Cell) -> list[str]:
 
 
 def goals(findings: Sequence[Finding]) -> Table:
-    """The figures that have a goal of their own."""
+    """Print the figures that have their own goal."""
     table = Table(title="growth, ranking, processes")
     for column in ("", "measured", "goal"):
         table.add_column(column, justify="right" if column else "left")
@@ -304,7 +304,7 @@ def goals(findings: Sequence[Finding]) -> Table:
 
 
 def _median(results: Results, ours: Cell, other: Cell, ratio: Callable[[Measured, Measured], float]) -> float:
-    """The median over the rounds of a ratio taken within each."""
+    """Return the median over the rounds of a ratio taken within each round."""
     return statistics.median(map(ratio, results[ours], results[other]))
 
 
@@ -322,7 +322,7 @@ def _mark(value: float, goal: float) -> str:
 
 
 def _keep(options: argparse.Namespace, results: dict[str, Results], findings: Sequence[Finding]) -> None:
-    """All numbers as JSON."""
+    """Write all numbers as JSON."""
     kept = {
         "machine": machine(),
         "at": datetime.now(UTC).isoformat(timespec="seconds"),

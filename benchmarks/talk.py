@@ -1,4 +1,4 @@
-"""The requests of the speed benchmark: what its users say and ask, made up."""
+"""The requests of the speed benchmark, with generated texts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from seeding import AGENT, QUERY_WORDS, SESSION, TURN_WORDS, Words
 
 TEXTS = 500
 EXCHANGES = 40
-"""Writes to one session, before a client goes on to another user's: 80 turns, as each session of the store has."""
+"""Writes to one session before a client continues with another user's: 80 turns, as in each session of the store."""
 
 
 class Talk:
-    """Requests to a store with so many users."""
+    """Requests to a store with a number of users."""
 
     def __init__(self, users: int) -> None:
         words = Words(seed=2)
@@ -25,7 +25,7 @@ class Talk:
         self._queries = [words.text(QUERY_WORDS) for _ in range(TEXTS)]
 
     def maker(self, operation: str, run: str) -> Make:
-        """The requests of one run of a load: each client its own sessions, and a new one in each run."""
+        """Return the requests of one run of a load; each client uses its own sessions, and new ones in each run."""
         match operation:
             case "write":
                 return lambda client, sent: self._write(
@@ -41,7 +41,7 @@ class Talk:
                 return lambda client, sent: self._recall("long0")
 
     def query(self) -> str:
-        """A question."""
+        """Return a query."""
         return random.choice(self._queries)
 
     def _user(self) -> str:
@@ -59,12 +59,12 @@ class Talk:
 
 
 def identity(user: str) -> dict[str, str]:
-    """The headers that name a user."""
+    """Return the headers that name a user."""
     return {"X-Threefold-User": user, "X-Threefold-Agent": AGENT}
 
 
 def request(path: str, user: str, body: dict[str, Any]) -> bytes:
-    """A request as its bytes."""
+    """Return a request as bytes."""
     content = json.dumps(body).encode()
     headers = {"Host": "127.0.0.1", "Content-Type": "application/json", "Content-Length": str(len(content))}
     lines = [f"POST {path} HTTP/1.1", *(f"{name}: {value}" for name, value in (headers | identity(user)).items())]

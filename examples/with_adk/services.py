@@ -1,4 +1,4 @@
-"""Lets ADK's commands take `threefold://` addresses for the agents beside this file."""
+"""Register `threefold://` addresses for ADK's commands; ADK loads this file for the agents in this directory."""
 
 from threefold_adk import register
 

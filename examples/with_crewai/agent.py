@@ -1,12 +1,12 @@
-"""A support crew on CrewAI that remembers, for as many users as there are.
+"""A support crew on CrewAI that remembers each of its users.
 
     threefold serve                                                                 # in another terminal
     python examples/with_crewai/agent.py ana monday "I deploy to staging on Fridays."
     python examples/with_crewai/agent.py ana tuesday "When do I deploy?"            # another session, another process
     python examples/with_crewai/agent.py ben tuesday "When do I deploy?"            # another user
 
-A scripted model answers, which needs no network. With MODEL set it is that model of any endpoint that speaks OpenAI's
-protocol (OPENAI_API_KEY, OPENAI_BASE_URL).
+A scripted model answers without a network. MODEL may name a model of any OpenAI-compatible endpoint
+(OPENAI_API_KEY, OPENAI_BASE_URL).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from threefold_crewai import ThreefoldMemory
 
 
 class Scripted(BaseLLM):
-    """Says what it was told, and nothing else."""
+    """A scripted model that repeats the recalled memories."""
 
     def call(self, messages: Any, *_: Any, **__: Any) -> str:
         told = [line[2:] for line in str(messages[-1]["content"]).splitlines() if line.startswith("- [")]
@@ -29,7 +29,7 @@ class Scripted(BaseLLM):
 
 
 def build() -> Any:
-    """The crew: one object for all users."""
+    """Build the crew: one object for all users."""
     name = os.environ.get("MODEL")
     helper = Agent(
         role="Support",
@@ -42,7 +42,7 @@ def build() -> Any:
 
 
 def main(user: str, session: str, text: str) -> None:
-    """One request of one user in one session."""
+    """Run one request of one user in one session."""
     print(build().kickoff({"text": text, "user_id": user, "session_id": session}).raw)
 
 

@@ -1,12 +1,12 @@
-"""A support agent on LangGraph that remembers: Threefold keeps its threads, its notes, and what was said.
+"""A support agent on LangGraph that remembers: Threefold keeps its threads, its items and its conversations.
 
     threefold serve                                                                    # in another terminal
     python examples/with_langgraph/agent.py ana monday "I deploy to staging on Fridays."
     python examples/with_langgraph/agent.py ana tuesday "When do I deploy?"            # another thread, another process
     python examples/with_langgraph/agent.py ben tuesday "When do I deploy?"            # another user
 
-A scripted model answers, which needs no network. With MODEL set it is that model of any endpoint that speaks OpenAI's
-protocol (OPENAI_API_KEY, OPENAI_BASE_URL; `pip install langchain-openai`).
+A scripted model answers without a network. MODEL may name a model of any OpenAI-compatible endpoint
+(OPENAI_API_KEY, OPENAI_BASE_URL; `pip install langchain-openai`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from threefold_langgraph.middleware import ThreefoldMiddleware
 
 
 class Scripted(BaseChatModel):
-    """Says what it was told, and nothing else."""
+    """A scripted model that repeats the recalled memories."""
 
     @property
     def _llm_type(self) -> str:
@@ -44,12 +44,12 @@ class Scripted(BaseChatModel):
 
 def save_address(street: str, store: Annotated[Any, InjectedStore()]) -> str:
     """Save the user's address."""
-    store.put(("profile",), "address", {"street": street})  # of the run's user, whatever the namespace
+    store.put(("profile",), "address", {"street": street})  # saved for the run's user, whatever the namespace
     return "Saved."
 
 
 def build() -> Any:
-    """The agent: one object for all users."""
+    """Build the agent: one object for all users."""
     name = os.environ.get("MODEL")
     threefold = ThreefoldConnection.from_env()
     return create_agent(
@@ -63,7 +63,7 @@ def build() -> Any:
 
 
 def main(user: str, thread: str, text: str) -> None:
-    """One turn of one user in one thread."""
+    """Run one turn of one user in one thread."""
     config = {"configurable": {"user_id": user, "thread_id": thread}}
     state = build().invoke({"messages": text}, config)
     print(state["messages"][-1].text)

@@ -1,11 +1,11 @@
-"""A support agent that remembers each of its users, on Pydantic AI.
+"""A support agent on Pydantic AI that remembers each of its users.
 
     threefold serve                                # in another terminal
-    python examples/with_pydantic_ai/agent.py      # a scripted model plays its part, without a network
+    python examples/with_pydantic_ai/agent.py      # with a scripted model, without a network
     MODEL=openai-chat:gpt-5-mini python examples/with_pydantic_ai/agent.py
 
-With MODEL, any model of Pydantic AI; OPENAI_BASE_URL and OPENAI_API_KEY name any OpenAI-compatible endpoint. That needs
-`pip install "pydantic-ai-slim[openai]"`.
+MODEL may name any model of Pydantic AI. OPENAI_BASE_URL and OPENAI_API_KEY set any OpenAI-compatible endpoint, which
+needs `pip install "pydantic-ai-slim[openai]"`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from threefold_pydantic_ai import ThreefoldMemory
 
 @dataclass
 class Request:
-    """What the application knows of a request: here, who has signed in."""
+    """What the application knows about a request: here, the user who is signed in."""
 
     user: str
 
@@ -35,7 +35,7 @@ def signed_in(ctx: RunContext[Request]) -> str:
 
 
 def scripted() -> Model:
-    """A model that repeats what memory told it, or takes note."""
+    """Return a scripted model that repeats the first recalled memory, or says that it takes note."""
 
     async def reply(messages: list[ModelMessage], _: AgentInfo) -> ModelResponse:
         parts = [part for message in messages for part in message.parts if isinstance(part, UserPromptPart)]
@@ -63,7 +63,7 @@ async def say(user: str, text: str, session: str) -> None:
 async def main() -> None:
     ana, bob = f"ana-{uuid4().hex[:6]}", f"bob-{uuid4().hex[:6]}"
     await say(ana, "Always send my parcels to Oslo.", "monday")
-    await say(bob, "Where do you send my parcels?", "monday")  # another user, though the same session id
+    await say(bob, "Where do you send my parcels?", "monday")  # another user with the same session id
     await say(ana, "Where do you send my parcels?", "tuesday")
 
 

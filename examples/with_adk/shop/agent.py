@@ -1,10 +1,10 @@
-"""A support agent that remembers each of its users, on Google ADK.
+"""A support agent on Google ADK that remembers each of its users.
 
     threefold serve                                # in another terminal
-    python examples/with_adk/shop/agent.py         # a scripted model plays its part, without a network
+    python examples/with_adk/shop/agent.py         # with a scripted model, without a network
     MODEL=gemini-2.5-flash python examples/with_adk/shop/agent.py
 
-With MODEL, any model that ADK finds by its name. In ADK's own server, with its sessions in Threefold, too:
+MODEL may name any model that ADK knows. To run it in ADK's own server, with the sessions in Threefold too:
 
     adk web examples/with_adk --session_service_uri=threefold://127.0.0.1:8181
 """
@@ -30,7 +30,7 @@ from threefold_adk import ThreefoldPlugin
 
 
 class Scripted(BaseLlm):
-    """A model that repeats what memory told it, or takes note."""
+    """A scripted model that repeats the first recalled memory, or says that it takes note."""
 
     model: str = "scripted"
 
@@ -64,7 +64,7 @@ async def main() -> None:
     ana, bob = f"ana-{uuid4().hex[:6]}", f"bob-{uuid4().hex[:6]}"
     async with Runner(app=app, session_service=InMemorySessionService(), auto_create_session=True) as runner:
         await say(runner, ana, "Always send my parcels to Oslo.", "monday")
-        await say(runner, bob, "Where do you send my parcels?", "monday")  # another user, though the same session id
+        await say(runner, bob, "Where do you send my parcels?", "monday")  # another user with the same session id
         await say(runner, ana, "Where do you send my parcels?", "tuesday")
 
 
