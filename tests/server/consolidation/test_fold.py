@@ -242,16 +242,16 @@ async def test_turns_written_at_the_end_of_a_fold_schedule_the_next(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.write("s1", *map(said, range(12)))
-    look, loop = folding.backlog, anyio.lowlevel.current_token()
+    look, loop = folding.read_input, anyio.lowlevel.current_token()
 
-    def write_after_the_last_look(connection: Connection, owner: UUID, session: UUID) -> folding.Backlog:
+    def write_after_the_last_look(connection: Connection, owner: UUID, session: UUID) -> folding.FoldInput:
         found = look(connection, owner, session)
         if found.digest is not None:
             monkeypatch.undo()
             anyio.from_thread.run(world.write, "s1", *map(said, range(12, 24)), token=loop)
         return found
 
-    monkeypatch.setattr(folding, "backlog", write_after_the_last_look)
+    monkeypatch.setattr(folding, "read_input", write_after_the_last_look)
     await fold_session(world.service, world.claim("fold"))
     assert len(world.rows(digests)) == 1
     assert world.task("s1", "fold").due_at == world.clock.now

@@ -116,7 +116,7 @@ async def test_only_the_holder_changes_a_task(world: World) -> None:
     before = world.task("s1", "index")
 
     def meddle(connection: Connection) -> None:
-        tasks.finish(connection, stale)
+        tasks.complete(connection, stale)
         tasks.park(connection, stale, "no")
         tasks.retry_later(connection, stale, 1, START, "no")
         tasks.release(connection, stale)
@@ -162,5 +162,5 @@ async def test_tasks_are_changed_only_by_their_owner(world: World) -> None:
     await world.write("s1", "A remark.")
     [held] = claim(world, index=1)
     stranger = Claim(world.key("x"), held.subject, held.kind, held.upto, held.lease, held.erase_epoch)
-    world.write_sync(lambda c: tasks.finish(c, stranger))
+    world.write_sync(lambda c: tasks.complete(c, stranger))
     assert [row.lease for row in world.rows(task_table, kind="index")] == [held.lease]

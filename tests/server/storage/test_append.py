@@ -23,7 +23,7 @@ from threefold_server.rules.access import Reach, session_scope
 from threefold_server.storage.engine.tables import owners, sessions, tasks, turns
 from threefold_server.storage.erasure import erasures
 from threefold_server.storage.sessions import append
-from threefold_server.storage.sessions.append import Marks, send_append
+from threefold_server.storage.sessions.append import Thresholds, send_append
 from threefold_server.storage.sessions.turns import rows_of
 
 pytestmark = pytest.mark.anyio
@@ -107,9 +107,9 @@ async def test_known_and_erased_turns_use_the_general_path(world: World) -> None
 
 async def test_append_of_another_owner_changes_nothing(world: World) -> None:
     await world.write("s1", said("1"))
-    scope, marks = session_scope(world.caller, "s1"), Marks(fold_above=0, extract_every=1, idle_at=START)
+    scope, thresholds = session_scope(world.caller, "s1"), Thresholds(fold_above=0, extract_every=1, idle_at=START)
     rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
-    start = partial(send_append, scope=scope, rows=rows, marks=marks, now=START)
+    start = partial(send_append, scope=scope, rows=rows, thresholds=thresholds, now=START)
     left = [world.rows(table) for table in (sessions, turns, tasks)]
     assert await world.service.database.write_at_once(uuid4(), start) is None
     assert [world.rows(table) for table in (sessions, turns, tasks)] == left
@@ -122,7 +122,7 @@ async def test_session_created_after_the_lock_uses_the_general_path(
     """The lock found no row, so another writer could use the same turn numbers."""
     scope, lock = session_scope(world.caller, "s1"), append._LOCK  # pyright: ignore[reportPrivateUsage]
     rows = rows_of([(said("2"), 30)], after=0, visibility=Reach.user, now=START)
-    marks = Marks(fold_above=0, extract_every=1, idle_at=START)
+    thresholds = Thresholds(fold_above=0, extract_every=1, idle_at=START)
 
     class Between:
         def run(self, connection: Connection, **key: Any) -> None:
@@ -132,7 +132,7 @@ async def test_session_created_after_the_lock_uses_the_general_path(
             world.service.database.write_sync(scope.owner, other.run)
 
     monkeypatch.setattr(append, "_LOCK", Between())
-    start = partial(send_append, scope=scope, rows=rows, marks=marks, now=START)
+    start = partial(send_append, scope=scope, rows=rows, thresholds=thresholds, now=START)
     done = await anyio.to_thread.run_sync(lambda: world.service.database.write_sync(scope.owner, lambda c: start(c)()))
     assert done is None
     assert [row.turn_id for row in world.rows(turns)] == ["1"]

@@ -169,13 +169,13 @@ WHERE digests.owner = %(owner)s::UUID AND digests.session = %(session)s::UUID OR
 -- storage.sessions.sessions._ENSURE_OWNER
 INSERT INTO owners (owner, kind, name, created_at) VALUES (%(owner)s::UUID, %(kind)s::VARCHAR, %(name)s::VARCHAR, %(created_at)s::BIGINT) ON CONFLICT DO NOTHING;
 
--- storage.sessions.sessions._NAME_AGAIN
+-- storage.sessions.sessions._RESTORE_NAME
 UPDATE owners SET name=%(known_as)s::VARCHAR WHERE owners.owner = %(which)s::UUID AND owners.name = %(name_1)s::VARCHAR;
 
 -- storage.sessions.sessions._LOCK
 INSERT INTO sessions (owner, session, agent, session_id, created_at, updated_at) VALUES (%(owner)s::UUID, %(session)s::UUID, %(agent)s::VARCHAR, %(session_id)s::VARCHAR, %(created_at)s::BIGINT, %(updated_at)s::BIGINT) ON CONFLICT (owner, session) DO UPDATE SET updated_at = excluded.updated_at RETURNING sessions.last_seq, sessions.revision, sessions.tokens, sessions.digested_tokens;
 
--- storage.sessions.sessions._HELD
+-- storage.sessions.sessions._TURN_COUNT
 SELECT coalesce(sum(sessions.turns), %(coalesce_1)s::INTEGER) AS held 
 FROM sessions 
 WHERE sessions.owner = %(owner)s::UUID;
@@ -194,7 +194,7 @@ UPDATE sessions SET last_seq=(sessions.last_seq + %(more_turns)s::INTEGER), turn
 -- storage.sessions.tasks._SCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subject)s::UUID, %(kind)s::VARCHAR, %(due_at)s::BIGINT) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.failure IS NULL AND tasks.due_at > excluded.due_at) THEN excluded.due_at ELSE coalesce(tasks.due_at, excluded.due_at) END;
 
--- storage.sessions.tasks._APPOINT
+-- storage.sessions.tasks._RESCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subject)s::UUID, %(kind)s::VARCHAR, %(due_at)s::BIGINT) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > %(attempts_1)s::INTEGER OR tasks.due_at <= %(now)s::BIGINT) THEN tasks.due_at ELSE excluded.due_at END;
 
 -- storage.sessions.turns._INSERT

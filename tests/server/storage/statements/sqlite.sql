@@ -165,13 +165,13 @@ WHERE digests.owner = :owner AND digests.session = :session ORDER BY digests.ver
 -- storage.sessions.sessions._ENSURE_OWNER
 INSERT INTO owners (owner, kind, name, created_at) VALUES (:owner, :kind, :name, :created_at) ON CONFLICT DO NOTHING;
 
--- storage.sessions.sessions._NAME_AGAIN
+-- storage.sessions.sessions._RESTORE_NAME
 UPDATE owners SET name=:known_as WHERE owners.owner = :which AND owners.name = :name_1;
 
 -- storage.sessions.sessions._LOCK
 INSERT INTO sessions (owner, session, agent, session_id, created_at, updated_at) VALUES (:owner, :session, :agent, :session_id, :created_at, :updated_at) ON CONFLICT (owner, session) DO UPDATE SET updated_at = excluded.updated_at RETURNING last_seq, revision, tokens, digested_tokens;
 
--- storage.sessions.sessions._HELD
+-- storage.sessions.sessions._TURN_COUNT
 SELECT coalesce(sum(sessions.turns), :coalesce_1) AS held 
 FROM sessions 
 WHERE sessions.owner = :owner;
@@ -190,7 +190,7 @@ UPDATE sessions SET last_seq=(sessions.last_seq + :more_turns), turns=(sessions.
 -- storage.sessions.tasks._SCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind, :due_at) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.failure IS NULL AND tasks.due_at > excluded.due_at) THEN excluded.due_at ELSE coalesce(tasks.due_at, excluded.due_at) END;
 
--- storage.sessions.tasks._APPOINT
+-- storage.sessions.tasks._RESCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind, :due_at) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > :attempts_1 OR tasks.due_at <= :now) THEN tasks.due_at ELSE excluded.due_at END;
 
 -- storage.sessions.turns._INSERT

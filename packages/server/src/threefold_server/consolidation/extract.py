@@ -71,7 +71,7 @@ async def extract_session(service: Service, claim: Claim) -> None:
 
 
 def _next_batch(connection: Connection, claim: Claim, redact: Redact) -> Batch:
-    unread = extraction.backlog(connection, claim.owner, claim.subject, claim.upto)
+    unread = extraction.read_input(connection, claim.owner, claim.subject, claim.upto)
     upto, tokens_left, turns = claim.upto, BATCH_TOKENS, list[Source]()
     for row in unread.turns:
         sources = list(_sources([row], redact))
@@ -160,6 +160,6 @@ async def _store(
 
 def _complete(connection: Connection, claim: Claim, idle_at: int, extracting: bool) -> None:
     """Complete the task. If turns were added during the work, make it due again when the session is idle."""
-    session = tasks.hold(connection, claim)
+    session = tasks.confirm_lease(connection, claim)
     has_new_turns = extracting and session is not None and session.last_seq > claim.upto
-    tasks.finish(connection, claim, due_at=idle_at if has_new_turns else None)
+    tasks.complete(connection, claim, due_at=idle_at if has_new_turns else None)

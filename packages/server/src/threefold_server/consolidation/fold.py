@@ -135,7 +135,7 @@ def portions(read: Iterable[DigestTurn]) -> Iterator[list[DigestTurn]]:
 
 
 def _plan(connection: Connection, claim: Claim, target: int) -> FoldPlan:
-    session = folding.backlog(connection, claim.owner, claim.subject)
+    session = folding.read_input(connection, claim.owner, claim.subject)
     chosen = oldest_groups(session.outline, session.undigested, target)
     return FoldPlan(session.last_seq, session.digest, chosen)
 
@@ -157,7 +157,7 @@ def _portions(read: Sequence[Turn], redact: Redact) -> list[list[DigestTurn]]:
 
 
 def _store(connection: Connection, claim: Claim, plan: FoldPlan, values: dict[str, Any]) -> None:
-    session = tasks.hold(connection, claim)
+    session = tasks.confirm_lease(connection, claim)
     latest = digests.latest(connection, claim.owner, claim.subject)
     prior = plan.prior
     if session is None or (latest and latest.version) != (prior and prior.version):
@@ -186,8 +186,8 @@ def _trust(plan: FoldPlan) -> float:
 
 def _complete(connection: Connection, claim: Claim, planned_upto: int, trigger: int, now: int) -> None:
     """Complete the task. If turns that were added during the work pass the trigger again, make it due at once."""
-    session = tasks.hold(connection, claim)
+    session = tasks.confirm_lease(connection, claim)
     is_due = (
         session is not None and session.last_seq > planned_upto and session.tokens - session.digested_tokens > trigger
     )
-    tasks.finish(connection, claim, due_at=now if is_due else None)
+    tasks.complete(connection, claim, due_at=now if is_due else None)

@@ -69,14 +69,14 @@ def _entries(turns: Sequence[AnyRow], redact: Redact) -> Entries:
 
 
 def _store_words(connection: Connection, claim: Claim, entries: Entries, now: int) -> tuple[Claim, bool]:
-    session = tasks.hold(connection, claim)
+    session = tasks.confirm_lease(connection, claim)
     if session is not None and entries:
         index.add_turns(connection, session.agent, entries)
         claim = tasks.advance(connection, claim, entries[-1][0].seq)
     tasks.schedule(connection, claim.owner, claim.subject, "embed", now)
     done = session is None or session.last_seq == claim.upto
     if done:
-        tasks.finish(connection, claim)
+        tasks.complete(connection, claim)
     return claim, done
 
 
@@ -110,7 +110,7 @@ def _store_vectors(
     vectors: Vectors,
     stale: Sequence[AnyRow],
 ) -> bool:
-    tasks.hold(connection, claim)
+    tasks.confirm_lease(connection, claim)
     system.claim_embedder(connection, embedder)
     if rows:
         index.set_vectors(connection, embedder, rows, vectors)
@@ -119,5 +119,5 @@ def _store_vectors(
     tasks.advance(connection, claim, claim.upto)
     done = not index.pending(connection, claim.owner, claim.subject, limit=1)
     if done:
-        tasks.finish(connection, claim)
+        tasks.complete(connection, claim)
     return done

@@ -54,7 +54,7 @@ class Merge:
         self.merged_into.clear()
         if self.decisions and facts.touch_owner(connection, self.claim.owner) - 1 != self.revision:
             raise FactsMoved("this user's facts kept changing while new ones were compared with them")
-        tasks.hold(connection, self.claim)
+        tasks.confirm_lease(connection, self.claim)
         if self.quota is not None:
             self._room = self.quota - facts.count(connection, self.claim.owner)
         for decision in self.decisions:

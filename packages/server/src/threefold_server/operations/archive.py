@@ -86,7 +86,7 @@ def _check_quotas(service: Service, connection: Connection, owner: Principal, ad
         held = fact_store.count(connection, owner.owner) - more
         check_quota("facts", held, more, settings.max_facts_per_user)
     if settings.max_turns_per_user is not None and (more := sum(not turn.get("erased") for turn in added[turns])):
-        held = sessions.send_turns_held(connection, owner.owner)() - more
+        held = sessions.send_turn_count(connection, owner.owner)() - more
         check_quota("turns", held, more, settings.max_turns_per_user)
 
 

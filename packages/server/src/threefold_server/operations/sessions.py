@@ -41,7 +41,7 @@ async def end_session(service: Service, principal: Principal, session_id: str, w
 
 def _schedule(connection: Connection, owner: UUID, session: UUID, kinds: Sequence[tasks.TaskKind], now: int) -> None:
     for kind in kinds:
-        tasks.appoint(connection, owner, session, kind, now, now)
+        tasks.reschedule(connection, owner, session, kind, now, now)
 
 
 def _done(status: SessionStatus, target: int) -> bool:

@@ -18,7 +18,7 @@ from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.erasure import erasures
 from threefold_server.storage.sessions import append, sessions, tasks, turns
-from threefold_server.storage.sessions.append import Marks
+from threefold_server.storage.sessions.append import Thresholds
 from threefold_server.storage.sessions.sessions import SessionRow
 from threefold_server.text.redaction import Redact, redact_json
 from threefold_server.text.tokens import count_tokens
@@ -100,7 +100,7 @@ class _Append:
     def start(self, connection: Connection) -> Callable[[], SessionRow | None]:
         """Try to write in one round trip; once it is committed, the session as it was, or None if nothing was done."""
         batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
-        return append.send_append(connection, self.scope, self._rows(batch, after=0), self._marks, self.now)
+        return append.send_append(connection, self.scope, self._rows(batch, after=0), self._thresholds, self.now)
 
     def all_appended(self, before: SessionRow) -> WriteResponse:
         count = len(self.request.turns)
@@ -118,7 +118,7 @@ class _Append:
         locked = sessions.send_lock(connection, self.scope, self.request.session_id, self.now)
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
         known = turns.send_contents(connection, self.scope.owner, self.session, ids)
-        turns_held = sessions.send_turns_held(connection, self.scope.owner) if self.quota else None
+        turns_held = sessions.send_turn_count(connection, self.scope.owner) if self.quota else None
         any_erased = erasures.send_any_erased(connection, self.scope.owner)
         row = locked()
         gone = self._erased(connection, ids) if any_erased() else set[str]()
@@ -196,35 +196,35 @@ class _Append:
         return turns.rows_of(batch, after=after, visibility=Reach[self.request.visibility or "user"], now=self.now)
 
     @property
-    def _marks(self) -> Marks:
+    def _thresholds(self) -> Thresholds:
         """Undigested turns are folded once they pass the trigger; at a run's end, which is a good moment, the target.
         Facts are drawn each time that so many tokens have come, and when the session has been idle."""
         settings = self.service.settings
         enough = settings.target if self.request.run_end else settings.trigger
         idle_at = self.now + int(settings.idle_seconds * MICROS)
-        return Marks(
+        return Thresholds(
             fold_above=enough if settings.rolling_summary else NEVER,
             extract_every=enough,
             idle_at=None if self.service.extractor is None else idle_at,
         )
 
     def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
-        """Make indexing due, and what else the marks say."""
+        """Make indexing due, and what else the thresholds say."""
         due = partial(tasks.schedule, connection, self.scope.owner, self.session)
         due("index", self.now)
         folds, extracts = self._due(row, added)
         if folds:
             due("fold", self.now)
-        if self._marks.idle_at is not None:
-            due_at = self.now if extracts else self._marks.idle_at
-            tasks.appoint(connection, self.scope.owner, self.session, "extract", due_at, self.now)
+        if self._thresholds.idle_at is not None:
+            due_at = self.now if extracts else self._thresholds.idle_at
+            tasks.reschedule(connection, self.scope.owner, self.session, "extract", due_at, self.now)
         return folds or extracts
 
     def _due(self, row: SessionRow, added: int) -> tuple[bool, bool]:
         """Whether folding and extraction are due."""
-        marks = self._marks
-        folds = tasks.folds(row.tokens, row.digested_tokens, added, marks.fold_above)
-        return folds, marks.idle_at is not None and tasks.extracts(row.tokens, added, marks.extract_every)
+        thresholds = self._thresholds
+        folds = tasks.folds(row.tokens, row.digested_tokens, added, thresholds.fold_above)
+        return folds, thresholds.idle_at is not None and tasks.extracts(row.tokens, added, thresholds.extract_every)
 
 
 def _with_id(turn: TurnIn) -> TurnIn:

@@ -39,11 +39,11 @@ from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.tables import erased_turns, owners, sessions, tasks, turns
 from threefold_server.storage.engine.types import Key
 from threefold_server.storage.sessions.sessions import ADVANCED, COUNTERS, OWN, SessionRow
-from threefold_server.storage.sessions.tasks import TaskKind, extracts, folds, or_appoint, or_make_due
+from threefold_server.storage.sessions.tasks import TaskKind, extracts, folds, or_make_due, or_reschedule
 
 
 @dataclass(frozen=True)
-class Marks:
+class Thresholds:
     """When a write makes consolidation of its session due."""
 
     fold_above: int
@@ -55,7 +55,7 @@ class Marks:
 
 
 def send_append(
-    connection: Connection, scope: ScopeFilter, rows: Sequence[dict[str, Any]], marks: Marks, now: int
+    connection: Connection, scope: ScopeFilter, rows: Sequence[dict[str, Any]], thresholds: Thresholds, now: int
 ) -> Pending[SessionRow | None]:
     """Send the append of rows (numbered from 1) to a session.
 
@@ -71,10 +71,10 @@ def send_append(
         more_turns=len(rows),
         more_tokens=sum(row["tokens"] for row in rows),
         now=now,
-        fold_above=marks.fold_above,
-        every=marks.extract_every,
-        idle_at=marks.idle_at or 0,
-        extracting=marks.idle_at is not None,
+        fold_above=thresholds.fold_above,
+        every=thresholds.extract_every,
+        idle_at=thresholds.idle_at or 0,
+        extracting=thresholds.idle_at is not None,
     )
     return lambda: next((SessionRow(*row) for row in found()), None)
 
@@ -94,7 +94,7 @@ def _append(_: str) -> Any:
         advanced,
         or_make_due(_task(found, "index", now)),
         or_make_due(_task(found, "fold", now, folds(found.c.tokens, found.c.digested_tokens, added, fold_above))),
-        or_appoint(_task(found, "extract", extract_at, bindparam("extracting", type_=Boolean))),
+        or_reschedule(_task(found, "extract", extract_at, bindparam("extracting", type_=Boolean))),
     )
     return select(found).add_cte(*(change.cte(f"change_{number}") for number, change in enumerate(changes)))
 

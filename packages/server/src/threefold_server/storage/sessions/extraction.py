@@ -29,7 +29,7 @@ _CONTENT = excerpts.columns(turns.c.content, TURN_CHARS, excerpts.end_of(TURN_CH
 
 
 @dataclass(frozen=True)
-class Backlog:
+class ExtractionInput:
     """The turns of a session after the watermark of its extraction, with the digest and the turns before them."""
 
     session: AnyRow | None
@@ -38,20 +38,20 @@ class Backlog:
     turns: Sequence[AnyRow]
 
 
-def backlog(connection: Connection, owner: UUID, session: UUID, after: int) -> Backlog:
+def read_input(connection: Connection, owner: UUID, session: UUID, after: int) -> ExtractionInput:
     """Return the turns after a watermark and a few before it, both oldest first.
 
     Each row has the column `barred`: whether no fact may be extracted from the turn.
     """
     row = find_session(connection, owner, session)
     if row is None:
-        return Backlog(None, None, [], [])
+        return ExtractionInput(None, None, [], [])
     digest = digests.latest(connection, owner, session)
     of_session = and_(turns.c.owner == owner, turns.c.session == session)
     statement = select(*_COLUMNS, *_CONTENT, _barred().label("barred")).where(of_session)
     fresh = connection.execute(statement.where(turns.c.seq > after).order_by(turns.c.seq).limit(TURNS)).all()
     older = connection.execute(statement.where(turns.c.seq <= after).order_by(turns.c.seq.desc()).limit(BEFORE)).all()
-    return Backlog(row, digest.text if digest else None, older[::-1], fresh)
+    return ExtractionInput(row, digest.text if digest else None, older[::-1], fresh)
 
 
 def _barred() -> Any:

@@ -20,7 +20,7 @@ OUTLINE = 2_000
 
 
 @dataclass(frozen=True)
-class Backlog:
+class FoldInput:
     """The part of a session that its digest does not cover."""
 
     last_seq: int
@@ -31,11 +31,11 @@ class Backlog:
     """The oldest of these turns, with empty content."""
 
 
-def backlog(connection: Connection, owner: UUID, session: UUID) -> Backlog:
+def read_input(connection: Connection, owner: UUID, session: UUID) -> FoldInput:
     """Return the turns after the newest digest, oldest first; without turns if the session does not exist."""
     row = find_session(connection, owner, session)
     if row is None:
-        return Backlog(0, 0, None, [])
+        return FoldInput(0, 0, None, [])
     digest = digests.latest(connection, owner, session)
     statement = (
         select(
@@ -51,7 +51,7 @@ def backlog(connection: Connection, owner: UUID, session: UUID) -> Backlog:
         .limit(OUTLINE)
     )
     outline = [turns.to_turn(found) for found in connection.execute(statement)]
-    return Backlog(row.last_seq, row.tokens - row.digested_tokens, digest, outline)
+    return FoldInput(row.last_seq, row.tokens - row.digested_tokens, digest, outline)
 
 
 def add_version(connection: Connection, session: AnyRow, values: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ def ensure_owner(connection: Connection, principal: Principal, now: int) -> None
     """Create the owner's row if it is missing, and restore its name if a forget erased it."""
     values = {"owner": principal.owner, "name": principal.owner_name}
     _ENSURE_OWNER.run(connection, **values, kind=principal.owner_kind, created_at=now)
-    _NAME_AGAIN.run(connection, which=values["owner"], known_as=values["name"])
+    _RESTORE_NAME.run(connection, which=values["owner"], known_as=values["name"])
 
 
 def lock_owner(connection: Connection, owner: UUID) -> None:
@@ -62,9 +62,9 @@ def advance(connection: Connection, owner: UUID, session: UUID, *, turns: int, t
     _ADVANCE.run(connection, own=owner, which=session, more_turns=turns, more_tokens=tokens)
 
 
-def send_turns_held(connection: Connection, owner: UUID) -> Pending[int]:
+def send_turn_count(connection: Connection, owner: UUID) -> Pending[int]:
     """Send the count of an owner's turns in all sessions."""
-    rows = _HELD.send(connection, owner=owner)
+    rows = _TURN_COUNT.send(connection, owner=owner)
     return lambda: rows()[0].held
 
 
@@ -149,11 +149,11 @@ ADVANCED = {
 
 _ENSURE_OWNER = Prepared(_ensure_owner)
 # Not part of the upsert: it would lock the row even without a change, and all writers of one owner would wait for it.
-_NAME_AGAIN = Prepared(
+_RESTORE_NAME = Prepared(
     update(owners).where(owners.c.owner == bindparam("which"), owners.c.name == "").values(name=bindparam("known_as"))
 )
 _LOCK = Prepared(_lock)
-_HELD = Prepared(
+_TURN_COUNT = Prepared(
     select(func.coalesce(func.sum(sessions.c.turns), 0).label("held")).where(sessions.c.owner == bindparam("owner"))
 )
 _STATE = Prepared(select(sessions.c.state).where(OWN))

@@ -2,7 +2,7 @@
 
 The key of a task is (owner, subject, kind). Pending work is derived from stored state, so a crash loses nothing. A
 worker that claims a task gets its lease, a token that the next claim replaces. A worker stores results only in a
-transaction that calls `hold`, which checks the lease.
+transaction that calls `confirm_lease`, which checks the lease.
 
 Locks are taken in the order owner, session, task, so that transactions do not deadlock.
 """
@@ -70,12 +70,12 @@ def restart(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, 
     connection.execute(update(tasks).where(own).values(lease=None, lease_until=None))
 
 
-def appoint(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int, now: int) -> None:
+def reschedule(connection: Connection, owner: UUID, subject: UUID, kind: TaskKind, due_at: int, now: int) -> None:
     """Make a task due at `due_at` and not at another time in the future that was set before.
 
     A task that is due now, waits for its next attempt or is parked does not change.
     """
-    _APPOINT.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at, now=now)
+    _RESCHEDULE.run(connection, owner=owner, subject=subject, kind=kind, due_at=due_at, now=now)
 
 
 def or_make_due(statement: Any) -> Any:
@@ -92,8 +92,8 @@ def or_make_due(statement: Any) -> Any:
     return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
 
 
-def or_appoint(statement: Any) -> Any:
-    """Return an insert of tasks that moves existing ones as `appoint` does."""
+def or_reschedule(statement: Any) -> Any:
+    """Return an insert of tasks that moves existing ones as `reschedule` does."""
     due = case(
         (tasks.c.parked.is_not(None), null()),
         (or_(tasks.c.attempts > 0, tasks.c.due_at <= bindparam("now", type_=BigInteger)), tasks.c.due_at),
@@ -102,7 +102,7 @@ def or_appoint(statement: Any) -> Any:
     return statement.on_conflict_do_update(index_elements=["owner", "subject", "kind"], set_={"due_at": due})
 
 
-def hold(connection: Connection, claim: Claim) -> AnyRow | None:
+def confirm_lease(connection: Connection, claim: Claim) -> AnyRow | None:
     """Lock the rows of a claimed task and check that this worker may store its result.
 
     The lock on the owner keeps a forget out until the commit. The lock on the session keeps writers out, so that no
@@ -131,14 +131,14 @@ def advance(connection: Connection, claim: Claim, upto: int) -> Claim:
     return replace(claim, upto=upto)
 
 
-def finish(connection: Connection, claim: Claim, due_at: int | None = None) -> None:
+def complete(connection: Connection, claim: Claim, due_at: int | None = None) -> None:
     """Complete the task: it is not due, or due at `due_at` if more work has come meanwhile."""
     _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=0, failure=None)
 
 
 def failed_attempts(connection: Connection, claim: Claim) -> int:
     """Return the number of failed attempts since the last progress."""
-    return connection.execute(select(tasks.c.attempts).where(_held(claim))).scalar_one_or_none() or 0
+    return connection.execute(select(tasks.c.attempts).where(_leased(claim))).scalar_one_or_none() or 0
 
 
 def retry_later(connection: Connection, claim: Claim, attempts: int, due_at: int, failure: str) -> None:
@@ -210,21 +210,21 @@ def _own(claim: Claim) -> ColumnElement[bool]:
     return and_(tasks.c.owner == claim.owner, tasks.c.subject == claim.subject, tasks.c.kind == claim.kind)
 
 
-def _held(claim: Claim) -> ColumnElement[bool]:
+def _leased(claim: Claim) -> ColumnElement[bool]:
     return and_(_own(claim), tasks.c.lease == claim.lease)
 
 
 def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
     """Change the task if this worker has its lease; return whether it has."""
-    return connection.execute(update(tasks).where(_held(claim)).values(**values)).rowcount == 1
+    return connection.execute(update(tasks).where(_leased(claim)).values(**values)).rowcount == 1
 
 
 def _schedule(dialect: str) -> Any:
     return or_make_due(_insert(dialect))
 
 
-def _appoint(dialect: str) -> Any:
-    return or_appoint(_insert(dialect))
+def _reschedule(dialect: str) -> Any:
+    return or_reschedule(_insert(dialect))
 
 
 def _insert(dialect: str) -> Any:
@@ -233,4 +233,4 @@ def _insert(dialect: str) -> Any:
 
 
 _SCHEDULE = Prepared(_schedule)
-_APPOINT = Prepared(_appoint)
+_RESCHEDULE = Prepared(_reschedule)
