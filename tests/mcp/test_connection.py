@@ -312,7 +312,7 @@ async def test_unreadable_resource_is_an_error(fake: FakeService, fault: Any, co
 
 async def test_unknown_resource_is_an_error(fake: FakeService) -> None:
     async with connected(fake.async_client()) as client:
-        with pytest.raises(McpError, match="no such resource; there are threefold://"):
+        with pytest.raises(McpError, match="no such resource; use threefold://"):
             await client.read_resource(AnyUrl("threefold://users/bob"))
     assert fake.requests == []
 
@@ -321,8 +321,8 @@ async def test_unknown_resource_is_an_error(fake: FakeService) -> None:
     ("names", "read_only", "problem"),
     [
         ("nonsense", False, "has no 'nonsense'"),
-        ("", False, "none is left"),
-        ("save_memory", True, "none is left"),
+        ("", False, "no tool is left"),
+        ("save_memory", True, "no tool is left"),
     ],
 )
 def test_empty_offer_is_refused(names: str, read_only: bool, problem: str) -> None:

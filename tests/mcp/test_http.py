@@ -351,7 +351,10 @@ def test_request_with_two_session_ids_is_refused() -> None:
         httpx.Client(transport=service.transport(), base_url="http://127.0.0.1:8181") as http,
     ):
         answer = http.post("/mcp", json=PING, headers=named)
-    assert (answer.status_code, answer.json()["error"]["message"]) == (422, "mcp-session-id: given 2 times")
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        422,
+        "mcp-session-id: sent 2 times; send it once",
+    )
 
 
 async def test_rate_limit_counts_only_memory_calls_and_is_reported_as_text(tmp_path: Path) -> None:

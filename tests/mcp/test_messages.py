@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from threefold_server.mcp.messages import whole
+from threefold_server.mcp.messages import replace_surrogates
 
 
 @pytest.mark.parametrize(
@@ -23,4 +23,4 @@ from threefold_server.mcp.messages import whole
     ],
 )
 def test_only_lone_surrogates_are_replaced(escaped: str, text: str) -> None:
-    assert json.loads(whole(f'"{escaped}"')) == text
+    assert json.loads(replace_surrogates(f'"{escaped}"')) == text

@@ -265,7 +265,7 @@ def test_interrupt_ends_the_server(tmp_path: Path) -> None:
     ("arguments", "settings", "code", "message"),
     [
         (["--tools", "nonsense"], {}, 2, "has no 'nonsense'"),
-        (["--read-only", "--tools", "record"], {}, 2, "none is left to offer"),
+        (["--read-only", "--tools", "record"], {}, 2, "no tool is left"),
         (["--session", " "], {}, 2, "session: must not be blank"),
         (["--url", "nowhere"], {}, 2, "must be an http:// or https:// URL"),
         (["--key-file", "missing"], {}, 1, "--key-file: No such file or directory: missing"),
@@ -276,7 +276,7 @@ def test_interrupt_ends_the_server(tmp_path: Path) -> None:
         (["--data", "junk"], {}, 1, "File exists"),
         (["--data", "store"], {"embedder": "nonsense"}, 2, "unknown embedder 'nonsense'"),
         (["--data", "store"], {"port": "x"}, 2, "(THREEFOLD_PORT): Input should be a valid integer"),
-        (["--data", "store"], {"mode": "keys"}, 1, "an API key is needed"),
+        (["--data", "store"], {"mode": "keys"}, 1, "no API key: send"),
         (["--data", "store"], {"mode": "keys", "api_key": "wrong"}, 1, "the API key is unknown"),
     ],
 )

@@ -229,7 +229,7 @@ def test_every_forged_token_gets_the_same_refusal(forged_at: tuple[LocalService,
     assert refused.json() == {
         "error": {
             "code": "unauthenticated",
-            "message": "the token does not verify: expired, or not made for this service",
+            "message": "the token is not valid: expired, or not issued for this service",
             "details": {},
         }
     }

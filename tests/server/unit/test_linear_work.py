@@ -16,7 +16,7 @@ from threefold.contract import common
 from threefold.errors import InvalidRequest
 from threefold_server.consolidation.candidates import grounded
 from threefold_server.consolidation.dates import ground_dates
-from threefold_server.mcp.messages import whole
+from threefold_server.mcp.messages import replace_surrogates
 from threefold_server.models.lines import parts
 from threefold_server.models.standing_rules import read_reply
 from threefold_server.models.wrapping import unwrap
@@ -49,7 +49,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "grounded": lambda text: grounded(text, []),
     "read_reply": read_reply,
     "unwrap": unwrap,
-    "whole": whole,
+    "replace_surrogates": replace_surrogates,
     "check_json": lambda text: common.check_json({"a": text}, 8, 10_000_000),
     "routes": lambda text: _outcome(text),
 }
@@ -112,7 +112,7 @@ def test_reply_is_parsed_in_linear_time() -> None:
      "{*,a}" * 60, "a{[0],[1]}" * 20],
 )  # fmt: skip
 def test_path_with_too_many_alternatives_is_refused(path: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"stands for .* paths; at most 100 are allowed") as refusal:
+    with pytest.raises(InvalidRequest, match=r"expands to .* paths; at most 100 are allowed") as refusal:
         item_passages({"a": "words"}, [path], str)
     assert refusal.value.details == {"field": "index"}
 
@@ -162,7 +162,7 @@ def test_paths_that_lead_to_too_much_text_are_refused(monkeypatch: pytest.Monkey
     monkeypatch.setattr(fields, "MAX_CHARS", 3_000)
     value: dict[str, Any] = {"a": {"b": {"c": "words " * 200}}}
     assert item_passages(value, ["$", "a"], str)
-    with pytest.raises(InvalidRequest, match="lead to more than 3,000 characters"):
+    with pytest.raises(InvalidRequest, match="select more than 3,000 characters"):
         item_passages(value, ["$", "a", "a.b"], str)
 
 

@@ -1,1 +1,1 @@
-"""The HTTP edge: routes, identity, errors."""
+"""The HTTP edge: routes, identity, limits and errors."""

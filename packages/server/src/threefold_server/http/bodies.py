@@ -1,4 +1,4 @@
-"""Bodies of requests: read once the caller is known, in bounded numbers, and parsed off the event loop when large."""
+"""Request bodies: read after the caller is known; large ones limited in number and parsed off the event loop."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from threefold_server.storage.engine.deadline import LONG_SECONDS, allowed
 
 LARGE_BYTES = 128 * 2**10
 """Smaller bodies are parsed in the event loop, within about 5 ms."""
-HELD_AT_ONCE = 4
-"""Large bodies in memory, whatever the number of requests: each takes up to ten times its size while it is parsed."""
-TURN_SECONDS = 10.0
-"""For a large body to wait until others are done."""
+MAX_LARGE_BODIES = 4
+"""Large bodies in memory at once: each takes up to ten times its size while it is parsed."""
+SLOT_SECONDS = 10.0
+"""Time that a large body waits for one of these slots."""
 MAX_VALUES = 500_000
-"""Values in a large body. An empty list takes 3 bytes on the wire and 64 in memory."""
+"""Most values in a large body. An empty list takes 3 bytes on the wire and 64 in memory."""
 NESTED = "threefold.nested"
-"""In the scope of a request that a request makes (MCP): its body is held already."""
+"""Key in the scope of a request that another request makes (MCP) and whose body has a slot already."""
 
 _object: Callable[..., Any] = vars(json.decoder)["JSONObject"]
 _array: Callable[..., Any] = vars(json.decoder)["JSONArray"]
@@ -42,33 +42,38 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class Bodies:
-    """The large bodies of one process."""
+    """The slots and the parser for the large bodies of one process."""
 
     def __init__(self) -> None:
-        self._held = anyio.CapacityLimiter(HELD_AT_ONCE)
-        self._parsing = anyio.CapacityLimiter(1)  # the interpreter lock lets only one thread work anyway
+        self._slots = anyio.CapacityLimiter(MAX_LARGE_BODIES)
+        self._parsing = anyio.CapacityLimiter(1)  # more threads would share one interpreter lock
 
     @asynccontextmanager
-    async def turn(self, request: Request) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
-        """Yield a function that waits until one more large body may be held; the block gives the place back."""
-        holder = object()
-        held = False
+    async def slot(self, request: Request) -> AsyncGenerator[Callable[[], Awaitable[None]]]:
+        """Yield a function that waits for a slot; the end of the block releases it.
 
-        async def take() -> None:
-            nonlocal held
-            if held or request.scope.get(NESTED):
+        The function raises Unavailable if no slot becomes free in time.
+        """
+        borrower = object()
+        acquired = False
+
+        async def acquire() -> None:
+            nonlocal acquired
+            if acquired or request.scope.get(NESTED):
                 return
-            with anyio.move_on_after(TURN_SECONDS):
-                await self._held.acquire_on_behalf_of(holder)
-                held = True
+            with anyio.move_on_after(SLOT_SECONDS):
+                await self._slots.acquire_on_behalf_of(borrower)
+                acquired = True
                 return
-            raise Unavailable("too many large requests at once; nothing was stored, try again", {"retry_after": 1})
+            raise Unavailable(
+                "the service is parsing too many large requests; nothing was stored, try again", {"retry_after": 1}
+            )
 
         try:
-            yield take
+            yield acquire
         finally:
-            if held:
-                self._held.release_on_behalf_of(holder)
+            if acquired:
+                self._slots.release_on_behalf_of(borrower)
 
     async def parse(self, body: bytes, model: type[BaseModel] | None = None) -> Any:
         """Parse a large body in a thread, and validate it there if a model is given."""
@@ -93,7 +98,7 @@ class ReadRequest(Request):
 
 
 class IdentifiedRoute(APIRoute):
-    """A route that knows its caller before it reads a body, so that strangers cost neither memory nor time."""
+    """A route that identifies its caller before it reads the body, so that unknown callers cost little."""
 
     counts: ClassVar[bool] = True
     """Whether a request counts towards the caller's rate."""
@@ -101,7 +106,7 @@ class IdentifiedRoute(APIRoute):
     """Whether the route parses the body itself."""
 
     def get_route_handler(self) -> Handler:
-        """Return the handler of the route, with identity before it."""
+        """Return the handler of the route, preceded by the identification of the caller."""
         handle = super().get_route_handler()
         field = self.body_field
         model = None if field is None else field.field_info.annotation
@@ -114,17 +119,17 @@ class IdentifiedRoute(APIRoute):
             if field is None and not self.raw:
                 return await handle(request)
             bodies: Bodies = request.app.state.bodies
-            async with bodies.turn(request) as take:
-                return await handle(await _read(request, bodies, take, model))
+            async with bodies.slot(request) as acquire:
+                return await handle(await _read(request, bodies, acquire, model))
 
         return identify_first
 
     async def admit(self, request: Request) -> None:
-        """Refuse a verified caller that this route is not for."""
+        """Raise Forbidden if a verified caller may not use this route."""
 
 
 class Nested:
-    """The application, called by one of its own requests."""
+    """The application as one of its own requests calls it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -133,25 +138,25 @@ class Nested:
         await self._app({**scope, NESTED: True}, receive, send)
 
 
-async def _read(request: Request, bodies: Bodies, take: Callable[[], Awaitable[None]], model: Any) -> ReadRequest:
+async def _read(request: Request, bodies: Bodies, acquire: Callable[[], Awaitable[None]], model: Any) -> ReadRequest:
     stated = request.headers.get("content-length", "")
     if stated.isdecimal() and int(stated) > LARGE_BYTES:
-        await take()
+        await acquire()
     body = bytearray()
     async for chunk in request.stream():
         if len(body) + len(chunk) > LARGE_BYTES:
-            await take()
+            await acquire()
         body += chunk
     whole = bytes(body)
     if len(whole) <= LARGE_BYTES or model is None or "json" not in request.headers.get("content-type", ""):
         return ReadRequest(request, whole, None)
-    allowed.set(LONG_SECONDS)  # to store it takes longer, too
+    allowed.set(LONG_SECONDS)  # storing it takes longer too
     return ReadRequest(request, whole, await bodies.parse(whole, model))
 
 
 def _parse(body: bytes, model: type[BaseModel] | None) -> Any:
     try:
-        value = _Patient().decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+        value = _YieldingDecoder().decode(body.decode(json.detect_encoding(body), "surrogatepass"))
         return value if model is None or value is None else model.model_validate(value, from_attributes=True)
     except RecursionError:
         raise InvalidRequest("body: nested too deeply", {"field": "body"}) from None
@@ -161,13 +166,16 @@ def _parse(body: bytes, model: type[BaseModel] | None) -> Any:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         raise RequestValidationError([{**item, "loc": ("body", *item["loc"])} for item in found[:50]]) from None
-    except ValueError:  # not UTF-8, or a number of thousands of digits
+    except ValueError:  # not UTF-8, or a number with thousands of digits
         raise InvalidRequest("body: not JSON in UTF-8", {"field": "body"}) from None
 
 
-class _Patient(JSONDecoder):
-    """Parses in Python, except strings: the parser in C holds the interpreter lock until it is done, which stops the
-    event loop from any thread. Refuses a body of too many values."""
+class _YieldingDecoder(JSONDecoder):
+    """Parses objects and arrays in Python, so that the event loop runs between them.
+
+    The parser in C holds the interpreter lock until it is done, in whatever thread it runs. This one also counts the
+    values, and raises InvalidRequest above `MAX_VALUES`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -185,5 +193,5 @@ class _Patient(JSONDecoder):
     def _counted(self, scan_once: _Scan, text: str, start: int) -> Any:
         self._values += 1
         if self._values > MAX_VALUES:
-            raise InvalidRequest(f"body: more than {MAX_VALUES} values; send it in parts", {"field": "body"})
+            raise InvalidRequest(f"body: more than {MAX_VALUES:,} values; send it in parts", {"field": "body"})
         return scan_once(text, start)

@@ -1,6 +1,6 @@
-"""Connections of `threefold serve`: how many there are, and how much and how long a request's headers may take.
+"""Limits on the connections of `threefold serve`: their number, and the size and time of a request's headers.
 
-uvicorn bounds none of this with its fast parser: half-sent headers are held for ever, and endless ones fill memory.
+uvicorn's fast parser has no such limits: it keeps half-sent headers for ever, and endless ones fill the memory.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from threefold_server.settings import Settings
 
 MAX_URL_BYTES = 16_384
 MAX_HEAD_BYTES = 65_536
-"""Request line and headers together; a token alone may take 16,384."""
+"""Limit for request line and headers together; a token alone may have 16,384."""
 MAX_HEADERS = 100
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, with the limits of connections."""
+    """uvicorn's configuration with the limits of connections."""
 
     def __init__(self, settings: Settings, **options: Any) -> None:
         super().__init__("threefold_server.app:serve_app", factory=True, http=GuardedConnection, **options)
@@ -31,7 +31,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class _Refused(Exception):
-    """The connection has been answered; the parser stops here."""
+    """Raised to stop the parser after the connection has been answered."""
 
 
 class GuardedConnection(HttpToolsProtocol):
@@ -43,87 +43,87 @@ class GuardedConnection(HttpToolsProtocol):
         super().__init__(*arguments, **options)
         self._timer: TimerHandle | None = None
         self._unfinished = 0
-        """Bytes since the last head or piece of a body was complete."""
+        """Bytes since the last complete head or piece of a body."""
         self._head_bytes = 0
-        self._reads_head = self._has_begun = False
+        self._reads_head = self._had_request = False
         self.active_at = self.loop.time()
 
     def connection_made(self, transport: Any) -> None:
-        """Take the connection, in place of an idle one where there are too many."""
+        """Accept the connection. If there are too many, close the oldest idle one or answer 503."""
         super().connection_made(transport)
         self._start_timer()
         if len(self.connections) > self.config.max_connections and not self._make_room():
-            self._answer(503, Unavailable("too many connections; try again", {"retry_after": 1}))
+            self._answer(503, Unavailable("the service has too many connections; try again", {"retry_after": 1}))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
+        """Stop the timer of a closed connection."""
         self._stop_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has arrived, within the limits."""
+        """Parse the data and check the limits."""
         if self.transport.is_closing():
             return
         self._unfinished += len(data)
         if not self._reads_head:
-            self.active_at = self.loop.time()  # a head that trickles in does not count as activity
-        super().data_received(data)  # which ends the parsing where a callback raises
+            self.active_at = self.loop.time()  # a slow head does not count as activity
+        super().data_received(data)  # it stops parsing when a callback raises
         if self._unfinished > MAX_HEAD_BYTES:
-            self._answer(431, InvalidRequest(f"headers: over {MAX_HEAD_BYTES} bytes"))
+            self._answer(431, InvalidRequest(f"headers: more than {MAX_HEAD_BYTES:,} bytes"))
         elif self._reads_head and self._timer is None:
             self._start_timer()
 
     def on_message_begin(self) -> None:
-        """Begin the head of a request."""
+        """Note that the head of a request begins."""
         super().on_message_begin()
         self._reads_head = True
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Take a piece of the URL."""
+        """Check the length of the URL so far."""
         super().on_url(url)
         if len(self.url) > MAX_URL_BYTES:
-            self._refuse(414, InvalidRequest(f"URL: over {MAX_URL_BYTES} bytes"))
+            self._refuse(414, InvalidRequest(f"URL: longer than {MAX_URL_BYTES:,} bytes"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header."""
+        """Check the number and size of the headers so far."""
         super().on_header(name, value)
         self._head_bytes += len(name) + len(value)
         if len(self.headers) > MAX_HEADERS:
             self._refuse(431, InvalidRequest(f"headers: more than {MAX_HEADERS}"))
         if self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(431, InvalidRequest(f"headers: over {MAX_HEAD_BYTES} bytes"))
+            self._refuse(431, InvalidRequest(f"headers: more than {MAX_HEAD_BYTES:,} bytes"))
 
     def on_headers_complete(self) -> None:
-        """Start the request."""
+        """Note that the head is complete, and start the request."""
         self._reads_head = False
-        self._has_begun = True
+        self._had_request = True
         self._unfinished = 0
         self._stop_timer()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body."""
+        """Note that a piece of the body is complete."""
         self._unfinished = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """End the request."""
+        """Note that the request is complete."""
         self._unfinished = 0
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP request, or what was refused while it was parsed."""
+        """Answer 400 to data that is not HTTP, unless the parser was stopped after an answer."""
         if not self.transport.is_closing():
             self._answer(400, InvalidRequest(msg))
 
     @property
     def is_waiting(self) -> bool:
-        """Whether no request is in hand, so that the connection may be closed for another one."""
-        return not self._has_begun or self.cycle.response_complete
+        """Whether no request is being answered, so that the connection may be closed."""
+        return not self._had_request or self.cycle.response_complete
 
     def _make_room(self) -> bool:
-        """Close the oldest connection without a request in hand."""
+        """Close the connection that has waited longest. Return False if every other one is answering a request."""
         waiting = (other for other in self.connections if isinstance(other, GuardedConnection) and other is not self)
         oldest = min((other for other in waiting if other.is_waiting), key=_last_active, default=None)
         if oldest is None:
@@ -132,27 +132,30 @@ class GuardedConnection(HttpToolsProtocol):
         return True
 
     def _start_timer(self) -> None:
-        self._timer = self.loop.call_later(self.config.header_timeout, self._is_late)
+        self._timer = self.loop.call_later(self.config.header_timeout, self._on_timeout)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _is_late(self) -> None:
+    def _on_timeout(self) -> None:
         self._timer = None
         if self._reads_head:
-            self._answer(408, Unavailable("the headers did not arrive in time; send the request again"))
-        elif not self._has_begun:
+            self._answer(
+                408,
+                Unavailable(f"the headers took longer than {self.config.header_timeout:g} s; send the request again"),
+            )
+        elif not self._had_request:
             self.transport.close()
 
     def _refuse(self, status: int, error: ServiceError) -> None:
-        """Answer, and end the parsing of what came with it."""
+        """Answer, and stop parsing."""
         self._answer(status, error)
         raise _Refused
 
     def _answer(self, status: int, error: ServiceError) -> None:
-        """Answer in the form of the contract and close. Behind a request in hand there is only the close."""
+        """Answer in the form of the contract and close. While a request is being answered, only close."""
         if self.is_waiting and not self.transport.is_closing():
             response = error_response(error)
             head = [STATUS_LINE[status], *(b"%s: %s\r\n" % header for header in response.raw_headers)]

@@ -1,4 +1,4 @@
-"""Every error in the one form of the contract; what is unexpected is logged, and answered without detail."""
+"""Answers to errors, in the form of the contract. Unexpected errors are logged and answered without detail."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from threefold_server.telemetry import logger
 
 
 def install(app: FastAPI) -> None:
-    """Register the handlers."""
+    """Register the error handlers."""
     app.add_exception_handler(ServiceError, _service_error)
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_exception)
@@ -27,7 +27,7 @@ def install(app: FastAPI) -> None:
 
 
 def error_response(error: ServiceError) -> JSONResponse:
-    """An error as its status and body."""
+    """Return the answer to an error: status, body and headers."""
     body = ErrorBody(error=ErrorDetail(code=error.code, message=error.message, details=error.details))
     headers = {"Retry-After": str(error.details["retry_after"])} if "retry_after" in error.details else {}
     if error.status == 401:
@@ -60,7 +60,7 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_response(NotFound(f"no route {request.method} {request.url.path}"))
-    if error.status_code == 400:  # FastAPI says so of a body that is not even text
+    if error.status_code == 400:  # FastAPI raises it for a body that is not UTF-8
         return error_response(InvalidRequest("body: not JSON in UTF-8", {"field": "body"}))
     body = ErrorBody(error=ErrorDetail(code="invalid_request", message=str(error.detail)))
     return JSONResponse(body.model_dump(), error.status_code, error.headers)
@@ -68,17 +68,17 @@ async def _http_exception(request: Request, error: Exception) -> JSONResponse:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     cause = _innermost(error)
-    # The type and the place only: messages of database errors quote values.
+    # Log the type and the line only: messages of database errors quote values.
     frames = list(walk_tb(cause.__traceback__))
-    place = f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else "unknown"
+    line = f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else "unknown"
     route = getattr(request.scope.get("route"), "path", "unknown")
-    fields = {"route": route, "error": type(cause).__name__, "at_line": place}
+    fields = {"route": route, "error": type(cause).__name__, "at_line": line}
     logger.error("unexpected error", extra={"fields": fields})
-    return error_response(InternalError("the service failed; its log tells where"))
+    return error_response(InternalError("internal error; the service log has its type and line"))
 
 
 def _innermost(error: BaseException) -> BaseException:
-    """What really failed: the tiers of a recall are run in a group."""
+    """Return the first error inside exception groups: the tiers of a recall run in a task group."""
     return (
         _innermost(cast("BaseExceptionGroup[Any]", error).exceptions[0])
         if isinstance(error, BaseExceptionGroup)
@@ -87,5 +87,5 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _path(location: Sequence[Any]) -> str:
-    """`turns.0.role` for ("body", "turns", 0, "role")."""
+    """Return `turns.0.role` for ("body", "turns", 0, "role")."""
     return ".".join(str(part) for part in location[1:]) or str(location[0])

@@ -1,4 +1,4 @@
-"""Mode `gateway`: a proxy in front has verified the caller, and says who it is in headers; first it proves itself."""
+"""Mode `gateway`: a proxy has verified the caller and names it in headers. It proves itself by a shared secret."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from threefold_server.settings import Settings
 
 
 class GatewayIdentity:
-    """Believes a proxy that calls from where it should and knows the shared secret."""
+    """Trusts the headers of a proxy that calls from a configured network and sends the shared secret."""
 
     def __init__(self, settings: Settings) -> None:
         assert settings.gateway_secret is not None
@@ -25,12 +25,12 @@ class GatewayIdentity:
     async def identify(self, request: Request) -> Principal:
         settings, headers = self._settings, request.headers
         if not (self._from_network(request) and self._knows_secret(headers)):
-            raise Unauthenticated("the request did not come through the gateway of this store")
+            raise Unauthenticated("the request did not come through the gateway: wrong network or secret")
         user = _name(headers, settings.gateway_user_header)
         agent = _name(headers, settings.gateway_agent_header)
         if agent is None or (user is None and not settings.allow_self):
             missing = settings.gateway_agent_header if agent is None else settings.gateway_user_header
-            raise Forbidden(f"the gateway named nobody in {missing}")
+            raise Forbidden(f"{missing}: missing or empty; the gateway must set it")
         return Principal(
             user=user,
             agent=agent,
@@ -53,8 +53,8 @@ class GatewayIdentity:
         return any(peer in network for network in self._settings.networks)
 
     def _knows_secret(self, headers: Headers) -> bool:
-        shown = only(headers, self._settings.gateway_secret_header) or ""
-        return hmac.compare_digest(shown.encode("latin-1"), self._secret)
+        sent = only(headers, self._settings.gateway_secret_header) or ""
+        return hmac.compare_digest(sent.encode("latin-1"), self._secret)
 
 
 def _is_true(headers: Headers, header: str | None) -> bool:
@@ -62,7 +62,7 @@ def _is_true(headers: Headers, header: str | None) -> bool:
 
 
 def _name(headers: Headers, header: str) -> str | None:
-    """The id in a header of the proxy, as its bytes are: decoded further, one user could pass for another."""
+    """Return the id in a header of the proxy, without percent-decoding: else one user could pass as another."""
     value = only(headers, header)
     try:
         return None if value is None else checked(header, value.encode("latin-1").decode())

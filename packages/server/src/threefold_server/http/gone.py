@@ -1,4 +1,4 @@
-"""Work whose client has gone is given up, so that its threads serve others."""
+"""Cancel reads whose client has gone, so that their threads serve other requests."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ T = TypeVar("T")
 
 
 async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a read, cancelled as soon as the client closes its connection.
+    """Return the result of a read. Cancel it as soon as the client closes its connection.
 
-    For reads only, and once the body has been read: a write must end even if nobody waits for its answer.
+    Use it for reads only, after the body has been read: a write must complete even if its client has gone.
+
+    Raises:
+        Unavailable: The client closed the connection.
     """
-    scope = anyio.CancelScope()
-    watcher = asyncio.create_task(_watch(request, scope))
+    cancel_scope = anyio.CancelScope()
+    watcher = asyncio.create_task(_cancel_when_gone(request, cancel_scope))
     try:
-        with scope:
+        with cancel_scope:
             return await work
     finally:
         watcher.cancel()
     raise Unavailable("the client closed the connection before the answer was ready")
 
 
-async def _watch(request: Request, scope: anyio.CancelScope) -> None:
+async def _cancel_when_gone(request: Request, cancel_scope: anyio.CancelScope) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-    scope.cancel()
+    cancel_scope.cancel()

@@ -1,4 +1,4 @@
-"""What the headers of a request say: names, and tokens."""
+"""Reading identity headers: ids and bearer tokens."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ _ID: TypeAdapter[str] = TypeAdapter(Id)
 
 
 def named(headers: Headers, header: str) -> str | None:
-    """The id in a header of our clients: percent-encoded UTF-8, since header bytes are not text. None where absent."""
+    """Return the id in a header of our clients, which percent-encode it in UTF-8; None if absent."""
     value = only(headers, header)
     try:
-        # Bytes that are not ASCII come as Latin-1: encoded again, raw UTF-8 would name somebody else.
+        # Starlette decodes headers as Latin-1, so raw UTF-8 would be read as another name. Only ASCII is accepted.
         return None if value is None else checked(header, unquote_to_bytes(value.encode("ascii")).decode())
     except UnicodeError as error:
-        raise InvalidRequest(f"{header}: not percent-encoded UTF-8", {"field": header}) from error
+        raise InvalidRequest(f"{header}: must be percent-encoded UTF-8", {"field": header}) from error
 
 
 def only(headers: Headers, header: str) -> str | None:
-    """The one value of a header, None where it is absent; which of several was meant, nobody can tell."""
+    """Return the value of a header; None if absent. Raise InvalidRequest if it is sent more than once."""
     values = headers.getlist(header)
     if len(values) > 1:
-        raise InvalidRequest(f"{header}: given {len(values)} times", {"field": header})
+        raise InvalidRequest(f"{header}: sent {len(values)} times; send it once", {"field": header})
     return values[0] if values else None
 
 
 def checked(field: str, value: object) -> str:
-    """A value that is an id, exactly as it is."""
+    """Return `value` unchanged if it is a valid id, else raise InvalidRequest."""
     try:
         return _ID.validate_python(value, strict=True)
     except ValidationError as error:
         raise InvalidRequest(f"{field}: {problem(error.errors()[0]['msg'])}", {"field": field}) from error
 
 
-def bearer(headers: Headers, how: str) -> str:
-    """The token of `Authorization: Bearer`; without one, refused with how to get it."""
+def bearer(headers: Headers, advice: str) -> str:
+    """Return the token of `Authorization: Bearer`. Raise Unauthenticated with `advice` if there is no token."""
     scheme, _, token = (only(headers, "authorization") or "").partition(" ")
     if scheme.lower() != "bearer" or not token.strip():
-        raise Unauthenticated(how)
+        raise Unauthenticated(advice)
     return token.strip()
 
 
 def agree(headers: Headers, header: str, granted: str | None) -> str | None:
-    """What was granted; refused where the request names somebody else, rather than answered for the wrong one."""
+    """Return the granted name. Raise Forbidden if the header names another one."""
     asked = named(headers, header)
     if asked is not None and asked != granted:
-        raise Forbidden(f"this caller may not speak for the one named in {header}; leave it out, or use a key that may")
+        raise Forbidden(
+            f"this caller may not act for the one named in {header}; leave the header out, or use a key that may"
+        )
     return granted

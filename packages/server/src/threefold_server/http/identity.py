@@ -1,4 +1,4 @@
-"""Verified request -> Principal, by the mode of the store. No body, query or tool argument is ever looked at."""
+"""The principal of a request, by the mode of the store. It never depends on body, query or tool arguments."""
 
 from __future__ import annotations
 
@@ -19,27 +19,31 @@ LOCAL = "local"
 
 
 class IdentityProvider(Protocol):
-    """One mode of proving who calls."""
+    """Verifies the callers of one mode."""
 
     async def identify(self, request: Request) -> Principal:
-        """The principal of a request; raises `Unauthenticated` or `Forbidden`."""
+        """Return the principal of a request. Raise Unauthenticated or Forbidden if there is no valid identity."""
         ...
 
 
 async def identified(request: Request) -> Principal:
-    """The verified principal of this request; proved once, before the body is read."""
-    known: Principal | None = getattr(request.state, "caller", None)
-    if known is None:
+    """Return the verified principal of this request. It is verified once, before the body is read."""
+    principal: Principal | None = getattr(request.state, "caller", None)
+    if principal is None:
         provider: IdentityProvider = request.app.state.identity
-        known = request.state.caller = await provider.identify(request)
-    return known
+        principal = request.state.caller = await provider.identify(request)
+    return principal
 
 
-Identified = Annotated[Principal, Depends(identified)]
+IdentifiedDep = Annotated[Principal, Depends(identified)]
 
 
-async def caller(request: Request, principal: Identified) -> Principal:
-    """The same, if it does not call too often; counted once."""
+async def caller(request: Request, principal: IdentifiedDep) -> Principal:
+    """Return the verified principal after counting this request, once, towards its rate.
+
+    Raises:
+        RateLimited: The caller sent too many requests in the last minute.
+    """
     if not getattr(request.state, "counted", False):
         rates: Rates = request.app.state.rates
         rates.check(principal)
@@ -47,11 +51,11 @@ async def caller(request: Request, principal: Identified) -> Principal:
     return principal
 
 
-Caller = Annotated[Principal, Depends(caller)]
+CallerDep = Annotated[Principal, Depends(caller)]
 
 
 def build_identity(service: Service) -> IdentityProvider:
-    """The provider of the configured mode."""
+    """Return the identity provider of the configured mode."""
     match service.settings.mode:
         case "dev":
             return DevIdentity(service.settings)
@@ -67,7 +71,7 @@ def build_identity(service: Service) -> IdentityProvider:
 
 @dataclass(frozen=True)
 class DevIdentity:
-    """Loopback only (`sites` checks the host): believes the headers, and defaults both names to `local`."""
+    """Mode `dev`: takes user and agent from the headers, `local` by default. `sites` allows loopback hosts only."""
 
     settings: Settings
 

@@ -1,4 +1,4 @@
-"""The public keys of a token's issuer: cached, followed when they change, kept through an outage of their endpoint."""
+"""The public keys of the tokens' issuer: cached, read again when they change, kept while the endpoint is down."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from threefold_server.telemetry import logger
 
 FETCH_SECONDS = 3.0
 RETRY_MICROS = 10 * MICROS
-"""Between two looks for a key that is not there, so that invented key ids do not become requests to the issuer."""
+"""Least time between two reads of the keys, so that invented key ids do not flood the issuer."""
 
 
 class KeySet:
-    """The issuer's keys by their ids."""
+    """The issuer's keys by id."""
 
     def __init__(self, read: Callable[[], Awaitable[bytes]], service: Service) -> None:
         self._read = read
@@ -34,23 +34,29 @@ class KeySet:
         self._lock = anyio.Lock()
 
     async def find(self, key_id: str | None) -> PyJWK | None:
-        """The key of this id; None where the issuer has none, `Unavailable` where it cannot be asked."""
-        known = self._get(key_id)
-        if known is None or self._service.ticks() >= self._fresh_until:
-            await self._look_again(wait=known is None)
+        """Return the key of this id; None if the issuer has no such key.
+
+        Raises:
+            Unavailable: The key is not cached, and the issuer's keys cannot be read.
+        """
+        cached = self._get(key_id)
+        if cached is None or self._service.ticks() >= self._fresh_until:
+            await self._refresh(wait=cached is None)
         found = self._get(key_id)
         if found is None and self._failed:
-            raise Unavailable("the keys of the tokens' issuer cannot be had, and this token's is not known; try again")
+            raise Unavailable(
+                "the keys of the tokens' issuer cannot be read, and the key of this token is not cached; try again"
+            )
         return found
 
     def _get(self, key_id: str | None) -> PyJWK | None:
-        """A token that names no key can only mean the one there is."""
+        """Return the cached key of this id. Without an id, return the only key if there is exactly one."""
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(key_id)
 
-    async def _look_again(self, *, wait: bool) -> None:
-        """Read the keys, unless that was just tried; whoever knows its key does not wait for another's look."""
+    async def _refresh(self, *, wait: bool) -> None:
+        """Read the keys, unless that was tried just now. Without `wait`, do nothing while another call reads them."""
         if self._lock.locked() and not wait:
             return
         async with self._lock:
@@ -64,18 +70,18 @@ class KeySet:
             except (httpx.HTTPError, OSError, ValueError, PyJWTError) as error:
                 self._failed = True
                 self._service.metrics.jwks_failures.inc()
-                logger.warning("no keys from the issuer", extra={"fields": {"error": type(error).__name__}})
+                logger.warning("cannot read the issuer's keys", extra={"fields": {"error": type(error).__name__}})
             else:
                 self._failed, self._fresh_until = False, now + self._fresh_for
 
 
 def url_key_set(url: str, service: Service) -> KeySet:
-    """Keys behind a URL."""
+    """Return the keys behind a URL."""
     return KeySet(partial(_fetch, url), service)
 
 
 def file_key_set(path: Path, service: Service) -> KeySet:
-    """Keys in a file, which may be replaced at any time."""
+    """Return the keys in a file, which may be replaced at any time."""
     return KeySet(anyio.Path(path).read_bytes, service)
 
 
@@ -84,7 +90,7 @@ class _Document(BaseModel):
 
 
 def _parse(document: bytes) -> dict[str | None, PyJWK]:
-    """The keys that may verify a signature; one of an unknown kind is passed over."""
+    """Return the keys for signatures by id; keys of an unknown type are ignored."""
     keys = PyJWKSet(_Document.model_validate_json(document).keys).keys
     return {key.key_id: key for key in keys if key.public_key_use in (None, "sig")}
 

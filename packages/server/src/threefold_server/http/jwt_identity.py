@@ -1,4 +1,4 @@
-"""Mode `jwt`: `Authorization: Bearer <token>`, signed by an issuer; its claims say who calls. Loads the [jwt] extra."""
+"""Mode `jwt`: `Authorization: Bearer <token>`, signed by an issuer; claims name the caller. Needs the [jwt] extra."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from threefold_server.telemetry import logger
 
 MAX_TOKEN_CHARS = 16_384
 
-HOW = "a token is needed: `Authorization: Bearer <token>`"
+ADVICE = "no token: send `Authorization: Bearer <token>`"
 
 Claims = Mapping[str, Any]
 
-END_OF_TIME = 253_402_300_800  # the year 10000: no issuer means a later time
+MAX_TIME = 253_402_300_800  # the year 10000; a later time is an error of the issuer
 
 
 class JwtIdentity:
-    """Checks tokens against the issuer's keys, or against a secret that it shares."""
+    """Verifies tokens by the issuer's public keys, or by a secret shared with the issuer."""
 
     def __init__(self, service: Service) -> None:
         self._settings = service.settings
@@ -34,30 +34,30 @@ class JwtIdentity:
 
     async def identify(self, request: Request) -> Principal:
         settings = self._settings
-        claims = await self._verify(bearer(request.headers, HOW))
+        claims = await self._verify(bearer(request.headers, ADVICE))
         user = _id(claims, settings.jwt_user_claim)
         agent = _id(claims, settings.jwt_agent_claim)
         if agent is None or (user is None and not settings.allow_self):
             missing = settings.jwt_agent_claim if agent is None else settings.jwt_user_claim
-            raise Forbidden(f"the token names nobody in its claim {missing!r}")
+            raise Forbidden(f"the token's claim {missing!r} is missing")
         agree(request.headers, USER_HEADER, user)
         agree(request.headers, AGENT_HEADER, agent)
         return Principal(
             user=user,
             agent=agent,
             ceiling=self._ceiling(claims),
-            may_share=_says(claims, settings.jwt_share),
+            may_share=_has_right(claims, settings.jwt_share),
             reads_shared=settings.reads_shared,
-            admin=_says(claims, settings.jwt_admin),
+            admin=_has_right(claims, settings.jwt_admin),
         )
 
     async def _verify(self, token: str) -> Claims:
-        """The claims of a good token. Every other gets one and the same answer; the log tells the kind of fault."""
+        """Return the claims of a valid token. All others get the same answer; the log has the reason."""
         try:
             return await self._decode(token)
         except (jwt.PyJWTError, RecursionError) as error:  # JSON may be nested deeply
             logger.info("token refused", extra={"fields": {"reason": type(error).__name__}})
-            raise Unauthenticated("the token does not verify: expired, or not made for this service") from error
+            raise Unauthenticated("the token is not valid: expired, or not issued for this service") from error
 
     async def _decode(self, token: str) -> Claims:
         if len(token) > MAX_TOKEN_CHARS:
@@ -76,7 +76,7 @@ class JwtIdentity:
             options={
                 "require": ["exp"],
                 "enforce_minimum_key_length": True,
-                # PyJWT takes `"12"`, `true` and 1e300 for times; `_check_times` does not.
+                # PyJWT accepts `"12"`, `true` and 1e300 as times; `_check_times` does not.
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -86,7 +86,7 @@ class JwtIdentity:
         return claims
 
     async def _key(self, header: Mapping[str, Any]) -> jwt.PyJWK | str:
-        """What the store was configured with; a token's own words (`jku`, `x5u`, `jwk`) never lead to a key."""
+        """Return the configured key for a token. Keys that a token names (`jku`, `x5u`, `jwk`) are not used."""
         if self._keys is None:
             assert self._settings.jwt_secret is not None
             return self._settings.jwt_secret.get_secret_value()
@@ -115,7 +115,7 @@ def _time(claims: Claims, name: str) -> float | None:
     if name not in claims:
         return None
     value = claims[name]
-    if type(value) not in (int, float) or not 0 <= value < END_OF_TIME:  # NaN and Infinity fail the comparison
+    if type(value) not in (int, float) or not 0 <= value < MAX_TIME:  # NaN and Infinity fail the comparison
         raise jwt.DecodeError(f"{name}: not a time")
     return value
 
@@ -128,7 +128,7 @@ def _key_set(service: Service) -> KeySet | None:
 
 
 def _claim(claims: Claims, name: str) -> Any:
-    """A claim by its name, or else by its path: `realm_access.roles`. None where it is absent."""
+    """Return the claim of this name, else of this path (`realm_access.roles`); None if absent."""
     if name in claims:
         return claims[name]
     value: Any = claims
@@ -145,11 +145,11 @@ def _id(claims: Claims, name: str) -> str | None:
         raise Forbidden(f"the token's claim {error.message}") from error
 
 
-def _says(claims: Claims, wanted: str | None) -> bool:
-    """`claim` must be true; `claim=value` must be the value, list it, or hold it among words (as scopes do)."""
-    if wanted is None:
+def _has_right(claims: Claims, condition: str | None) -> bool:
+    """Return whether `claim` is true, or the claim of `claim=value` is the value, a list or a text of words with it."""
+    if condition is None:
         return False
-    name, _, value = wanted.partition("=")
+    name, _, value = condition.partition("=")
     found = _claim(claims, name)
     if not value:
         return found is True

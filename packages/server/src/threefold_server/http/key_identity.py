@@ -1,4 +1,4 @@
-"""Mode `keys`: `Authorization: Bearer <key>`; the key's grants say for whom the caller may speak."""
+"""Mode `keys`: `Authorization: Bearer <key>`; the key's grants say for which user and agent the caller may act."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from threefold_server.storage.store import keys
 CACHE_MICROS = 5 * MICROS  # a revoked key is refused everywhere within 5 s
 CACHE_SIZE = 1_024
 
-HOW = "an API key is needed: `Authorization: Bearer <key>`; make one with `threefold keys create`"
+ADVICE = "no API key: send `Authorization: Bearer <key>`; make a key with `threefold keys create`"
 
 
 class KeyIdentity:
-    """Looks keys up in the store, and remembers them for a moment."""
+    """Looks keys up in the store, and caches them for 5 s."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._cache: dict[str, tuple[int, keys.Key]] = {}
 
     async def identify(self, request: Request) -> Principal:
-        key = await self._key(bearer(request.headers, HOW))
+        key = await self._key(bearer(request.headers, ADVICE))
         settings = self._service.settings
         return Principal(
             user=_granted_user(key, request.headers),
@@ -57,17 +57,17 @@ class KeyIdentity:
 def _granted_user(key: keys.Key, headers: Headers) -> str | None:
     if key.user_grant != "named":
         return agree(headers, USER_HEADER, key.user_value if key.user_grant == "fixed" else None)
-    asked = named(headers, USER_HEADER)
-    if asked is None:
-        raise Forbidden(f"this key speaks for users that the request names: send {USER_HEADER}")
-    return asked
+    name = named(headers, USER_HEADER)
+    if name is None:
+        raise Forbidden(f"this key acts for users that the request names: send {USER_HEADER}")
+    return name
 
 
 def _granted_agent(key: keys.Key, headers: Headers) -> str:
     if key.agent_grant == "name":
         agree(headers, AGENT_HEADER, key.agent_value)
         return key.agent_value
-    asked = named(headers, AGENT_HEADER)
-    if asked is None or not asked.startswith(key.agent_value) or asked == key.agent_value:
-        raise Forbidden(f"this key speaks for agents under {key.agent_value!r}: send {AGENT_HEADER}")
-    return asked
+    name = named(headers, AGENT_HEADER)
+    if name is None or not name.startswith(key.agent_value) or name == key.agent_value:
+        raise Forbidden(f"this key acts for agents whose name starts with {key.agent_value!r}: send {AGENT_HEADER}")
+    return name

@@ -1,5 +1,8 @@
-"""`/mcp`: the same memory for MCP clients, over streamable HTTP. Every request proves itself, and nothing is kept
-between two of them, so that any process behind a load balancer can answer the next."""
+"""`/mcp`: memory for MCP clients, over streamable HTTP.
+
+Every request is authenticated and no state is kept between requests, so that any process behind a load balancer can
+answer the next one.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from threefold.errors import InvalidRequest
 from threefold.tools.definitions import ProfileName
 from threefold_server.http.bodies import LARGE_BYTES, Bodies, IdentifiedRoute, Nested
 from threefold_server.http.headers import checked, only
-from threefold_server.http.identity import Identified
-from threefold_server.http.routes import Open
-from threefold_server.mcp.messages import whole
+from threefold_server.http.identity import IdentifiedDep
+from threefold_server.http.routes import ServiceDep
+from threefold_server.mcp.messages import replace_surrogates
 from threefold_server.mcp.server import Connection, Offer
 from threefold_server.operations.whoami import whoami
 
@@ -30,7 +33,11 @@ URL = "http://threefold.local"
 
 
 class MessageRoute(IdentifiedRoute):
-    """The route of MCP, which reads messages by itself. What a message asks of memory counts, not the message."""
+    """The route of MCP, which parses messages itself.
+
+    A message does not count towards the caller's rate; the calls of memory that it makes do. A call above the rate is
+    then reported to the model, which can go on.
+    """
 
     counts = False
     raw = True
@@ -39,8 +46,8 @@ class MessageRoute(IdentifiedRoute):
 router = APIRouter(route_class=MessageRoute)
 
 
-class Choice(BaseModel):
-    """What the person who configures a client may choose, in its URL."""
+class McpQuery(BaseModel):
+    """The query parameters with which a person configures an MCP client."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -51,11 +58,12 @@ class Choice(BaseModel):
 
 
 @router.post("/mcp", include_in_schema=False)
-async def post_mcp(request: Request, caller: Identified, service: Open, choice: Annotated[Choice, Query()]) -> Response:
-    """One message of an MCP client. What it asks of memory counts towards its rate, not the message: what is over is
-    told to a model, which goes on."""
-    offer = Offer.of(choice.profile, choice.tools, choice.read_only)
-    named = choice.session or only(request.headers, MCP_SESSION_ID_HEADER)
+async def post_mcp(
+    request: Request, caller: IdentifiedDep, service: ServiceDep, query: Annotated[McpQuery, Query()]
+) -> Response:
+    """Answer one message of an MCP client."""
+    offer = Offer.of(query.profile, query.tools, query.read_only)
+    named = query.session or only(request.headers, MCP_SESSION_ID_HEADER)
     session_id = uuid4().hex if named is None else checked(MCP_SESSION_ID_HEADER, named)
     client = AsyncMemoryClient(URL, transport=SameCaller(request))
     connection = Connection(AsyncMemorySession(client, session_id), offer, whoami(service, caller))
@@ -66,14 +74,14 @@ async def post_mcp(request: Request, caller: Identified, service: Open, choice: 
         max_request_body_size=service.settings.max_body_bytes,
     )
     body = await _readable(await request.body(), request.app.state.bodies)
-    return Answer(manager, client, body, None if named else session_id)
+    return McpAnswer(manager, client, body, None if named else session_id)
 
 
 class SameCaller(httpx.AsyncBaseTransport):
-    """The service itself, called with the headers of an outer request: they prove the caller once more."""
+    """Calls the service itself with the headers of an outer request, which identify the caller again."""
 
     def __init__(self, outer: Request) -> None:
-        peer = outer.client or ("", 0)  # a gateway is known by its address, too
+        peer = outer.client or ("", 0)  # mode gateway checks the address too
         self._app = httpx.ASGITransport(Nested(outer.app), raise_app_exceptions=False, client=(peer[0], peer[1]))
         self._headers = outer.headers.raw
 
@@ -84,8 +92,8 @@ class SameCaller(httpx.AsyncBaseTransport):
         return await self._app.handle_async_request(request)
 
 
-class Answer(Response):
-    """The answer of an MCP server that lives as long as one request."""
+class McpAnswer(Response):
+    """The answer of an MCP server that is made for one request."""
 
     def __init__(
         self, manager: StreamableHTTPSessionManager, client: AsyncMemoryClient, body: bytes, new_session: str | None
@@ -113,14 +121,14 @@ class Answer(Response):
 
 
 async def _readable(body: bytes, bodies: Bodies) -> bytes:
-    """The body, once it is known to be JSON: the library answers what it cannot read with a fault of its own (500)."""
-    text = whole(body.decode(errors="replace"))
-    clean = text.encode()
-    if len(clean) > LARGE_BYTES:
-        await bodies.parse(clean)
-        return clean
+    """Return the body if it is JSON. The library would answer 500 to other bodies."""
+    text = replace_surrogates(body.decode(errors="replace"))
+    data = text.encode()
+    if len(data) > LARGE_BYTES:
+        await bodies.parse(data)
+        return data
     try:
         from_json(text)
     except ValueError as error:
-        raise InvalidRequest(f"body: this is not JSON that can be read: {error}") from None
-    return clean
+        raise InvalidRequest(f"body: not JSON: {error}") from None
+    return data

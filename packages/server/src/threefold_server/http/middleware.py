@@ -1,4 +1,4 @@
-"""Around every request: the size and time of its body are bounded, its outcome is counted."""
+"""Middleware of every request: limits on size and time of its body, metrics and a span."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from threefold_server.settings import Settings
 from threefold_server.telemetry import Metrics, request_span
 
 UNREAD_BYTES = 65_536
-"""Of a body that nobody asked for, such as a stranger's."""
+"""Largest body that is read to its end although the application did not read it, such as a refused caller's."""
 UNREAD_SECONDS = 1.0
+"""Time for reading it."""
 
 
 class SlowRequest(Unavailable):
-    """A request that did not arrive in time. The same code as an outage, since a retry may succeed."""
+    """A request that did not arrive in time. It has the code of an outage, since a retry may succeed."""
 
     status = 408
 
 
 class BodyLimit:
-    """Bound the size of a body, the pauses within it, and the time until it is there.
+    """Limits the size of a body, the pauses within it, and the time until it has arrived.
 
-    The application reads a body once it knows the caller. A connection whose body was not read to its end is closed.
+    The application reads a body after it has identified the caller. A connection whose body was not read to its end is
+    closed.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
@@ -44,7 +46,7 @@ class BodyLimit:
         body = _Incoming(scope, receive, self._settings)
 
         async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and not await body.is_over():
+            if message["type"] == "http.response.start" and not await body.is_complete():
                 message = {**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]}
             await send(message)
 
@@ -55,7 +57,7 @@ class BodyLimit:
 
 
 class _Incoming:
-    """The body of one request as it arrives."""
+    """The body of one request while it arrives."""
 
     def __init__(self, scope: Scope, receive: Receive, settings: Settings) -> None:
         headers = Headers(scope=scope)
@@ -64,45 +66,45 @@ class _Incoming:
         self._receive = receive
         self._settings = settings
         self._read = 0
-        self._over = self.stated == 0 and "transfer-encoding" not in headers
+        self._complete = self.stated == 0 and "transfer-encoding" not in headers
         self._ends_at: float | None = None
 
     async def receive(self) -> Message:
-        """The next part of the body; raises `TooLarge` and `SlowRequest`."""
-        if self._over:
+        """Return the next part of the body. Raise TooLarge or SlowRequest above a limit."""
+        if self._complete:
             return await self._receive()
         now = anyio.current_time()
         if self._ends_at is None:
             self._ends_at = now + self._settings.body_timeout
         with anyio.move_on_after(min(self._settings.header_timeout, self._ends_at - now)):
-            return self._noted(await self._receive())
-        raise SlowRequest("the body did not arrive in time; nothing was stored, send it again")
+            return self._count(await self._receive())
+        raise SlowRequest("the body did not arrive in time; nothing was stored, send the request again")
 
-    async def is_over(self) -> bool:
-        """Whether the body has arrived. What is left of a small one is read, so that its connection can be kept."""
+    async def is_complete(self) -> bool:
+        """Return whether the body has arrived. Read the rest of a small one, so that its connection can be kept."""
         try:
             with anyio.move_on_after(UNREAD_SECONDS):
-                while not self._over and max(self.stated, self._read) <= UNREAD_BYTES:
-                    self._noted(await self._receive())
+                while not self._complete and max(self.stated, self._read) <= UNREAD_BYTES:
+                    self._count(await self._receive())
         except TooLarge:
             pass
-        return self._over
+        return self._complete
 
     def too_large(self) -> TooLarge:
-        """The refusal of this body."""
-        most = self._settings.max_body_bytes
-        return TooLarge(f"the body is over {most} bytes; send it in parts", {"max_bytes": most})
+        """Return the error for a body above the limit."""
+        limit = self._settings.max_body_bytes
+        return TooLarge(f"the body has more than {limit:,} bytes; send it in parts", {"max_bytes": limit})
 
-    def _noted(self, message: Message) -> Message:
+    def _count(self, message: Message) -> Message:
         self._read += len(message.get("body", b""))
-        self._over = not message.get("more_body", False)
+        self._complete = not message.get("more_body", False)
         if self._read > self._settings.max_body_bytes:
             raise self.too_large()
         return message
 
 
 class Measure:
-    """Count requests and their seconds per route; ids never become labels."""
+    """Counts requests and their seconds per route. Ids never become labels."""
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self.app = app
@@ -115,27 +117,27 @@ class Measure:
         started = time.perf_counter()
         status = 500
 
-        async def watched(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
-        watchers = scope["path"] in probes.PATHS
-        with nullcontext() if watchers else request_span(scope["method"], scope["headers"]) as current:
+        is_probe = scope["path"] in probes.PATHS
+        with nullcontext() if is_probe else request_span(scope["method"], scope["headers"]) as current:
             try:
-                await self.app(scope, receive, watched)
+                await self.app(scope, receive, send_noting_status)
             finally:
                 route = scope.get("route")
                 operation = getattr(route, "name", "unknown")
                 if current is not None:
                     current.update_name(operation)
-                    current.set_attributes(_told(route, status))
+                    current.set_attributes(_span_attributes(route, status))
                 self.metrics.requests.labels(operation, str(status)).inc()
                 self.metrics.seconds.labels(operation).observe(time.perf_counter() - started)
 
 
-def _told(route: Any, status: int) -> dict[str, str | int]:
-    """What a span tells of a request: the template of its path, never the path."""
+def _span_attributes(route: Any, status: int) -> dict[str, str | int]:
+    """Return the attributes of a request's span: the template of its path, never the path."""
     template = {} if route is None else {"http.route": route.path_format}
     return {**template, "http.response.status_code": status}

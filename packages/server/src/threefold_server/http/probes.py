@@ -1,16 +1,13 @@
-"""Liveness, readiness and metrics: for machines that watch the service."""
+"""Liveness, readiness and metrics, for monitoring."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import anyio
-from fastapi import APIRouter, Depends, Response
+from fastapi import APIRouter, Response
 
 from threefold.contract import Health
 from threefold.errors import Unavailable
-from threefold_server.http.routes import service_of
-from threefold_server.service import Service
+from threefold_server.http.routes import ServiceDep
 from threefold_server.storage.engine.migrate import check_current
 
 PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -18,20 +15,18 @@ PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
 router = APIRouter()
 
 READY_SECONDS = 1.0
-"""For the database to answer a probe; the answer to whoever asks comes within 2 s."""
-
-Open = Annotated[Service, Depends(service_of)]
+"""Time for the database to answer a probe; the probe itself is answered within 2 s."""
 
 
 @router.get("/healthz")
 async def healthz() -> Health:
-    """The process is alive. Touches nothing."""
+    """Tell that the process is alive, without touching the database."""
     return Health(status="ok")
 
 
 @router.get("/readyz", responses={503: {"model": Health}})
-async def readyz(service: Open, response: Response) -> Health:
-    """The database answers and has the right schema. Models are not asked: without them memory still works."""
+async def readyz(service: ServiceDep, response: Response) -> Health:
+    """Tell whether the database answers and has the right schema. Models are not asked: memory works without them."""
     try:
         with anyio.fail_after(READY_SECONDS):
             await service.database.probe("system", check_current, READY_SECONDS)
@@ -45,6 +40,6 @@ async def readyz(service: Open, response: Response) -> Health:
 
 
 @router.get("/metrics", response_class=Response)
-async def metrics(service: Open) -> Response:
-    """Prometheus metrics."""
+async def metrics(service: ServiceDep) -> Response:
+    """Return the metrics in the Prometheus text format."""
     return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -1,4 +1,4 @@
-"""How often callers may call: per user and per key, counted in this process."""
+"""Request rates per user and per key, counted in this process."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
 
 MAX_ENTRIES = 10_000
-"""Before those that mean nothing any more are dropped."""
+"""Entries above which those of full buckets are dropped."""
 
 
 class Rates:
-    """A bucket for each subject: it holds a minute's requests, and fills up evenly."""
+    """A bucket per user and per key. It holds the requests of a minute and fills evenly."""
 
     def __init__(self, settings: Settings, ticks: Callable[[], int]) -> None:
         self._settings = settings
@@ -23,23 +23,27 @@ class Rates:
         self._full_at: dict[Hashable, float] = {}
 
     def check(self, principal: Principal) -> None:
-        """Count a request, or refuse it. The user goes first, so that one user's refusals do not use up the key."""
-        of_user, of_key = self._settings.user_requests_per_minute, self._settings.key_requests_per_minute
-        if of_user is not None:
-            self._take("user", principal.owner, of_user)
-        if principal.key is not None and (own := principal.policy.requests_per_minute or of_key) is not None:
-            self._take("key", principal.key, own)
+        """Count a request. Raise RateLimited if its user or key is above the rate.
 
-    def _take(self, kind: str, subject: Hashable, per_minute: int) -> None:
-        """Of a bucket it is enough to know when it will be full again (the generic cell rate algorithm)."""
+        The user is checked first, so that refused requests of one user do not use up the key's rate.
+        """
+        user_rate, default_key_rate = self._settings.user_requests_per_minute, self._settings.key_requests_per_minute
+        if user_rate is not None:
+            self._take("user", principal.owner, user_rate)
+        key_rate = principal.policy.requests_per_minute or default_key_rate
+        if principal.key is not None and key_rate is not None:
+            self._take("key", principal.key, key_rate)
+
+    def _take(self, of: str, subject: Hashable, per_minute: int) -> None:
+        """Take one request from a bucket, which is stored as the time at which it will be full again (GCRA)."""
         now = self._ticks()
-        full_at = max(self._full_at.get((kind, subject), now), now) + MINUTE / per_minute
+        full_at = max(self._full_at.get((of, subject), now), now) + MINUTE / per_minute
         if full_at - now > MINUTE:
             wait = ceil((full_at - now - MINUTE) / MICROS)
             raise RateLimited(
-                f"more than {per_minute} requests in a minute for this {kind}; wait {wait} s",
-                {"retry_after": wait, "limit": per_minute, "of": kind},
+                f"more than {per_minute} requests in a minute for this {of}; wait {wait} s",
+                {"retry_after": wait, "limit": per_minute, "of": of},
             )
         if len(self._full_at) >= MAX_ENTRIES:
             self._full_at = {entry: moment for entry, moment in self._full_at.items() if moment > now}
-        self._full_at[kind, subject] = full_at
+        self._full_at[of, subject] = full_at

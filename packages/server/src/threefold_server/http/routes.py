@@ -1,4 +1,4 @@
-"""Every route of version 1: parse, call one use case, answer."""
+"""The routes of version 1 for agents and users. Each parses a request, calls one operation and answers."""
 
 from __future__ import annotations
 
@@ -46,9 +46,8 @@ from threefold.contract.common import Cursor, DataScope, Id, PageLimit
 from threefold.errors import ERRORS, InvalidRequest
 from threefold_server.http.bodies import IdentifiedRoute
 from threefold_server.http.gone import unless_gone
-from threefold_server.http.identity import Caller
-from threefold_server.operations import browse, threads
-from threefold_server.operations import facts as remember
+from threefold_server.http.identity import CallerDep
+from threefold_server.operations import browse, facts, threads
 from threefold_server.operations.forget import delete_fact, forget
 from threefold_server.operations.items import run_items
 from threefold_server.operations.recall import recall
@@ -62,20 +61,23 @@ MAX_WAIT_SECONDS = 60.0
 
 
 async def service_of(request: Request) -> Service:
-    """The service behind this request. Not `def`: FastAPI runs those in a thread, a third of a write's cost here."""
+    """Return the service of this request.
+
+    `async`, since FastAPI runs other functions in a thread, which costs a third of a write.
+    """
     return request.app.state.service
 
 
 async def known_query_only(request: Request) -> None:
-    """Refuse a query parameter that the route does not have: ignored, it would silently widen or narrow a result."""
+    """Raise InvalidRequest for an unknown query parameter: ignoring it would silently change the result."""
     known = {field.alias for field in request.scope["route"].dependant.query_params}
     unknown = sorted(request.query_params.keys() - known)
     if unknown:
-        raise InvalidRequest(f"{unknown[0]}: no such query parameter", {"field": unknown[0]})
+        raise InvalidRequest(f"{unknown[0]}: unknown query parameter", {"field": unknown[0]})
 
 
 async def takes_long() -> None:
-    """Give the database calls of a route that touches much more time."""
+    """Give the database calls of this request more time, for routes that touch many rows."""
     allowed.set(LONG_SECONDS)
 
 
@@ -84,12 +86,12 @@ REFUSALS: dict[int | str, dict[str, Any]] = {status: {"model": ErrorBody} for st
 
 LONG = [Depends(takes_long)]
 
-Open = Annotated[Service, Depends(service_of)]
+ServiceDep = Annotated[Service, Depends(service_of)]
 Version = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 class IdConvertor(PathConvertor):
-    """Any text: an id may hold slashes and line ends."""
+    """Matches any text: an id may contain slashes and line ends."""
 
     regex = "(?s:.*)"
 
@@ -102,7 +104,7 @@ router = APIRouter(
 
 
 @router.post("/write", responses={202: {"model": WriteResponse, "description": "Stored; consolidation was scheduled."}})
-async def post_write(body: WriteRequest, caller: Caller, service: Open, response: Response) -> WriteResponse:
+async def post_write(body: WriteRequest, caller: CallerDep, service: ServiceDep, response: Response) -> WriteResponse:
     """Append turns to a session, all or none."""
     written = await write_turns(service, caller, body)
     response.status_code = 202 if written.scheduled else 200
@@ -110,56 +112,56 @@ async def post_write(body: WriteRequest, caller: Caller, service: Open, response
 
 
 @router.post("/recall")
-async def post_recall(body: RecallRequest, caller: Caller, service: Open) -> RecallResponse:
-    """The tiers of memory for a query, and the block a model reads."""
+async def post_recall(body: RecallRequest, caller: CallerDep, service: ServiceDep) -> RecallResponse:
+    """Return the tiers of memory for a query, and the block that a model reads."""
     return await recall(service, caller, body)
 
 
 @router.post("/list", dependencies=LONG)
-async def post_list(body: ListRequest, request: Request, caller: Caller, service: Open) -> MemoryPage:
-    """Everything visible at a level, a page at a time."""
+async def post_list(body: ListRequest, request: Request, caller: CallerDep, service: ServiceDep) -> MemoryPage:
+    """Return everything visible at a level, in pages."""
     return await unless_gone(request, browse.list_memories(service, caller, body))
 
 
 @router.post("/forget", dependencies=LONG)
-async def post_forget(body: ForgetRequest, caller: Caller, service: Open) -> ForgetReceipt:
-    """Erase by exactly one selector; the receipt says what went."""
+async def post_forget(body: ForgetRequest, caller: CallerDep, service: ServiceDep) -> ForgetReceipt:
+    """Erase by exactly one selector. The receipt counts what was erased."""
     return await forget(service, caller, body)
 
 
 @router.post("/facts", status_code=201)
-async def post_fact(body: SaveFactRequest, caller: Caller, service: Open) -> Memory:
-    """Remember one statement."""
-    return await remember.save_fact(service, caller, body)
+async def post_fact(body: SaveFactRequest, caller: CallerDep, service: ServiceDep) -> Memory:
+    """Save one fact."""
+    return await facts.save_fact(service, caller, body)
 
 
 @router.get("/facts/{fact_id:id}/history")
-async def get_fact_history(fact_id: Id, caller: Caller, service: Open) -> FactHistory:
-    """Every version of a fact."""
-    return await remember.fact_history(service, caller, fact_id)
+async def get_fact_history(fact_id: Id, caller: CallerDep, service: ServiceDep) -> FactHistory:
+    """Return every version of a fact."""
+    return await facts.fact_history(service, caller, fact_id)
 
 
 @router.post("/facts/{fact_id:id}/restore")
-async def post_fact_restore(fact_id: Id, caller: Caller, service: Open) -> Memory:
-    """Make a superseded version current again."""
-    return await remember.restore_fact(service, caller, fact_id)
+async def post_fact_restore(fact_id: Id, caller: CallerDep, service: ServiceDep) -> Memory:
+    """Make a superseded version of a fact current again."""
+    return await facts.restore_fact(service, caller, fact_id)
 
 
 @router.get("/facts/{fact_id:id}")
-async def get_fact(fact_id: Id, caller: Caller, service: Open) -> Memory:
-    """One fact."""
-    return await remember.get_fact(service, caller, fact_id)
+async def get_fact(fact_id: Id, caller: CallerDep, service: ServiceDep) -> Memory:
+    """Return one fact."""
+    return await facts.get_fact(service, caller, fact_id)
 
 
 @router.patch("/facts/{fact_id:id}")
-async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: Caller, service: Open) -> Memory:
-    """Change a fact; a new text supersedes the old one."""
-    return await remember.update_fact(service, caller, fact_id, body)
+async def patch_fact(fact_id: Id, body: UpdateFactRequest, caller: CallerDep, service: ServiceDep) -> Memory:
+    """Change a fact. A new text makes a new version."""
+    return await facts.update_fact(service, caller, fact_id, body)
 
 
 @router.delete("/facts/{fact_id:id}", dependencies=LONG)
 async def remove_fact(
-    fact_id: Id, caller: Caller, service: Open, sources: bool = False, in_session: Id | None = None
+    fact_id: Id, caller: CallerDep, service: ServiceDep, sources: bool = False, in_session: Id | None = None
 ) -> ForgetReceipt:
     """Erase one fact or turn, with the content of its source turns if asked."""
     return await delete_fact(service, caller, fact_id, sources=sources, in_session=in_session)
@@ -168,19 +170,19 @@ async def remove_fact(
 @router.get("/sessions")
 async def get_sessions(
     request: Request,
-    caller: Caller,
-    service: Open,
+    caller: CallerDep,
+    service: ServiceDep,
     cursor: Cursor | None = None,
     limit: PageLimit = 50,
     state: bool = False,
 ) -> SessionPage:
-    """The caller's sessions, the most recently written first."""
+    """Return the caller's sessions, the most recently written first."""
     return await unless_gone(request, browse.list_sessions(service, caller, cursor, limit, state=state))
 
 
 @router.get("/sessions/{session_id:id}/state")
-async def get_state(session_id: Id, caller: Caller, service: Open) -> SessionState:
-    """What a framework keeps beside the turns of a session."""
+async def get_state(session_id: Id, caller: CallerDep, service: ServiceDep) -> SessionState:
+    """Return the state that a framework keeps beside the turns of a session."""
     return await browse.session_state(service, caller, session_id)
 
 
@@ -188,98 +190,107 @@ async def get_state(session_id: Id, caller: Caller, service: Open) -> SessionSta
 async def get_turns(
     session_id: Id,
     request: Request,
-    caller: Caller,
-    service: Open,
+    caller: CallerDep,
+    service: ServiceDep,
     from_seq: Annotated[int, Query(ge=1, le=2**31 - 1)] = 1,
     limit: PageLimit = 100,
     payload: bool = False,
 ) -> TurnPage:
-    """The verbatim turns of a session."""
+    """Return the verbatim turns of a session, oldest first."""
     page = browse.list_turns(service, caller, session_id, from_seq, limit, payload=payload)
     return await unless_gone(request, page)
 
 
 @router.get("/sessions/{session_id:id}/digests")
-async def get_digests(session_id: Id, request: Request, caller: Caller, service: Open) -> DigestPage:
-    """Every version of a session's digest."""
+async def get_digests(session_id: Id, request: Request, caller: CallerDep, service: ServiceDep) -> DigestPage:
+    """Return every version of a session's digest, newest first."""
     return await unless_gone(request, browse.list_digests(service, caller, session_id))
 
 
 @router.get("/sessions/{session_id:id}/digests/{version}")
-async def get_digest(session_id: Id, version: Version, caller: Caller, service: Open) -> Digest:
-    """One version of a session's digest."""
+async def get_digest(session_id: Id, version: Version, caller: CallerDep, service: ServiceDep) -> Digest:
+    """Return one version of a session's digest."""
     return await browse.get_digest(service, caller, session_id, version)
 
 
 @router.get("/sessions/{session_id:id}/status")
-async def get_status(session_id: Id, caller: Caller, service: Open) -> SessionStatus:
-    """How far consolidation has come."""
+async def get_status(session_id: Id, caller: CallerDep, service: ServiceDep) -> SessionStatus:
+    """Return how far the consolidation of a session has come."""
     return await browse.session_status(service, caller, session_id)
 
 
 @router.post("/sessions/{session_id:id}/end", dependencies=LONG)
 async def post_end(
-    session_id: Id, caller: Caller, service: Open, wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0
+    session_id: Id,
+    caller: CallerDep,
+    service: ServiceDep,
+    wait: Annotated[float, Query(ge=0, le=MAX_WAIT_SECONDS)] = 0.0,
 ) -> SessionStatus:
-    """Consolidate what has been said so far; with `wait`, answer once it is done or the time is over."""
+    """Consolidate the turns so far. With `wait` (seconds), answer when that is done or the time is over."""
     return await end_session(service, caller, session_id, wait)
 
 
 @router.post("/items/batch", dependencies=LONG)
-async def post_items(body: ItemsRequest, caller: Caller, service: Open) -> ItemsResponse:
-    """Operations on the items of a framework's store, all or none."""
+async def post_items(body: ItemsRequest, caller: CallerDep, service: ServiceDep) -> ItemsResponse:
+    """Run operations on the items of a framework's store, all or none."""
     return await run_items(service, caller, body)
 
 
 @router.post("/threads/query")
-async def post_thread_query(body: QueryCheckpointsRequest, caller: Caller, service: Open) -> CheckpointPage:
-    """Checkpoints with their values and pending writes, newest first."""
+async def post_thread_query(body: QueryCheckpointsRequest, caller: CallerDep, service: ServiceDep) -> CheckpointPage:
+    """Return checkpoints with their values and pending writes, newest first."""
     return await threads.query(service, caller, body)
 
 
 @router.post("/threads/prune", dependencies=LONG)
-async def post_thread_prune(body: PruneThreadsRequest, caller: Caller, service: Open) -> ThreadCounts:
-    """Keep the newest checkpoint of each namespace of some threads, or nothing of them."""
+async def post_thread_prune(body: PruneThreadsRequest, caller: CallerDep, service: ServiceDep) -> ThreadCounts:
+    """Delete some threads, or all of their checkpoints but the newest of each namespace."""
     return await threads.prune(service, caller, body)
 
 
 @router.post("/threads/delete_runs", dependencies=LONG)
-async def post_delete_runs(body: DeleteRunsRequest, caller: Caller, service: Open) -> ThreadCounts:
+async def post_delete_runs(body: DeleteRunsRequest, caller: CallerDep, service: ServiceDep) -> ThreadCounts:
     """Delete the checkpoints of some runs."""
     return await threads.delete_runs(service, caller, body)
 
 
 @router.post("/threads/{thread_id:id}/checkpoints")
-async def post_checkpoint(thread_id: Id, body: PutCheckpointRequest, caller: Caller, service: Open) -> Stored:
+async def post_checkpoint(thread_id: Id, body: PutCheckpointRequest, caller: CallerDep, service: ServiceDep) -> Stored:
     """Store one checkpoint and the new values of its channels."""
     return await threads.put_checkpoint(service, caller, thread_id, body)
 
 
 @router.post("/threads/{thread_id:id}/writes")
-async def post_writes(thread_id: Id, body: PutWritesRequest, caller: Caller, service: Open) -> Stored:
+async def post_writes(thread_id: Id, body: PutWritesRequest, caller: CallerDep, service: ServiceDep) -> Stored:
     """Store the writes of one task, before or after their checkpoint."""
     return await threads.put_writes(service, caller, thread_id, body)
 
 
 @router.post("/threads/{thread_id:id}/history")
-async def post_history(thread_id: Id, body: ChannelHistoryRequest, caller: Caller, service: Open) -> ChannelHistories:
-    """What the ancestors of a checkpoint wrote to some channels."""
+async def post_history(
+    thread_id: Id, body: ChannelHistoryRequest, caller: CallerDep, service: ServiceDep
+) -> ChannelHistories:
+    """Return what the ancestors of a checkpoint wrote to some channels."""
     return await threads.history(service, caller, thread_id, body)
 
 
 @router.post("/threads/{thread_id:id}/copy", dependencies=LONG)
-async def post_thread_copy(thread_id: Id, body: CopyThreadRequest, caller: Caller, service: Open) -> ThreadCounts:
+async def post_thread_copy(
+    thread_id: Id, body: CopyThreadRequest, caller: CallerDep, service: ServiceDep
+) -> ThreadCounts:
     """Copy the whole history of a thread under another id."""
     return await threads.copy(service, caller, thread_id, body)
 
 
 @router.delete("/threads/{thread_id:id}", dependencies=LONG)
-async def remove_thread(thread_id: Id, caller: Caller, service: Open, scope: DataScope = "user") -> ThreadCounts:
-    """Delete a thread; a run that is still at it is refused from then on."""
+async def remove_thread(
+    thread_id: Id, caller: CallerDep, service: ServiceDep, scope: DataScope = "user"
+) -> ThreadCounts:
+    """Delete a thread. A run that still uses it cannot write to it any more."""
     return await threads.delete(service, caller, thread_id, scope)
 
 
 @router.get("/whoami")
-async def get_whoami(caller: Caller, service: Open) -> WhoAmI:
-    """Who the caller is and what it may do."""
+async def get_whoami(caller: CallerDep, service: ServiceDep) -> WhoAmI:
+    """Return who the caller is and what it may do."""
     return whoami(service, caller)

@@ -1,8 +1,8 @@
-"""Which hosts, origins and content types a request may carry: protection against pages that use a browser as a deputy.
+"""Checks of host, origin and content type: protection against web pages that send requests through a user's browser.
 
-In mode `dev` nobody shows a credential, and behind a gateway a browser adds it by itself (a cookie). A page of another
-site could therefore send requests for the user. Modes `keys` and `jwt` need no check of the origin: a browser never
-adds their token by itself.
+In mode `dev` requests carry no credential, and behind a gateway the browser adds it (a cookie). A page of another site
+could therefore send requests as the user. Modes `keys` and `jwt` need no check of the origin: a browser does not add
+their tokens by itself.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from threefold_server.http.headers import only
 from threefold_server.settings import Settings
 
 AMBIENT = frozenset({"dev", "gateway"})
-"""Modes in which a browser sends requests that count as the user's, whichever page made them."""
+"""Modes in which every request of a browser counts as the user's, whichever page made it."""
 
 SHOWN_CHARS = 100
+"""Most characters of a header in an error message."""
 _AUTHORITY = re.compile(r"(?P<name>[a-z0-9._-]+|\[[0-9a-f:.]+\])(:[0-9]{0,5})?", re.IGNORECASE | re.ASCII)
 
 
 class SiteGuard:
-    """Refuse requests for a foreign host, from a foreign page, or with a body that is not declared as JSON."""
+    """Refuses requests to an unknown host, from a page of another site, or with a body that is not declared as JSON."""
 
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self.app = app
@@ -59,7 +60,7 @@ class SiteGuard:
             )
 
     def _check_page(self, headers: Headers, host: str) -> None:
-        """Refuse what a browser sends for a page of another site. Clients that are no browsers send none of this."""
+        """Raise Forbidden for a request of another site's page. Only browsers send these headers."""
         site = only(headers, "sec-fetch-site")
         name = "Origin" if "origin" in headers else "Referer"
         page = only(headers, name)
@@ -69,15 +70,17 @@ class SiteGuard:
             same_origin = self._settings.mode == "gateway" and site == "same-origin"  # a proxy may change the host
             foreign = not same_origin and not self._is_own_page(page, host)
         if foreign:
-            came = f"{name}: {_shown(page)}" if page else f"Sec-Fetch-Site: {_shown(site or '')}"
-            raise Forbidden(f"{came} is a page of another site; to let it in, list its host in THREEFOLD_ALLOWED_HOSTS")
+            source = f"{name}: {_shown(page)}" if page else f"Sec-Fetch-Site: {_shown(site or '')}"
+            raise Forbidden(
+                f"{source} is a page of another site; to allow it, list its host in THREEFOLD_ALLOWED_HOSTS"
+            )
 
     def _is_own_page(self, page: str, host: str) -> bool:
         try:
             url = urlsplit(page)
         except ValueError:  # brackets that do not match
             return False
-        if url.scheme not in ("http", "https"):  # "null" stands for sandboxed frames and files
+        if url.scheme not in ("http", "https"):  # sandboxed frames and files send "null"
             return False
         gateway = self._settings.mode == "gateway"
         same = gateway and url.netloc.lower() == host.lower() != ""
@@ -89,7 +92,7 @@ class SiteGuard:
 
 
 def host_name(authority: str) -> str | None:
-    """Return `localhost` for `LocalHost.:8181`, `::1` for `[::1]:8181`; None for what is no host, such as `a@b`."""
+    """Return `localhost` for `LocalHost.:8181`, `::1` for `[::1]:8181`; None for an invalid host, such as `a@b`."""
     found = _AUTHORITY.fullmatch(authority)
     if found is None:
         return None
@@ -109,7 +112,7 @@ def _is_loopback(name: str) -> bool:
 
 
 def _check_content_type(headers: Headers) -> None:
-    """Only JSON makes a browser ask first; a page may send the other types to any site."""
+    """Raise InvalidRequest if a body is not JSON: a page may send other types to any site without a preflight."""
     kind = only(headers, "content-type") or ""
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if has_body and kind.partition(";")[0].strip().lower() != "application/json":

@@ -1,1 +1,1 @@
-"""Memory for MCP clients, over standard input and output or over HTTP."""
+"""Memory for MCP clients: the server behind both transports, and the transport over standard input and output."""

@@ -1,4 +1,4 @@
-"""What MCP clients send, as text that parsers take."""
+"""Repair of the JSON that MCP clients send."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ _HALF = re.compile(f"{_HIGH}|{_LOW}")
 _ESCAPE = re.compile(rf"\\(?:{_HIGH}\\{_LOW}|({_HIGH}|{_LOW})|.)", re.DOTALL)
 
 
-def whole(message: str) -> str:
-    """JSON without halves of characters: JavaScript cuts text in the middle of an emoji and escapes what is left. No
-    parser here takes that, so that over standard input the call would never be answered."""
+def replace_surrogates(message: str) -> str:
+    """Return JSON with each unpaired surrogate escape replaced by U+FFFD.
+
+    JavaScript clients may cut a text in the middle of an emoji and escape the rest. The JSON parser refuses that, and
+    over standard input the call would never be answered.
+    """
     if _HALF.search(message) is None:
         return message
     return _ESCAPE.sub(lambda escape: REPLACEMENT if escape[1] else escape[0], message)

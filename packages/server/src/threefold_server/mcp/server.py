@@ -1,4 +1,4 @@
-"""One connection of an MCP client: tools, prompts and resources, each a call under the session's policy."""
+"""One connection of an MCP client: its tools, prompts and resources, called under the session's policy."""
 
 from __future__ import annotations
 
@@ -25,20 +25,22 @@ from threefold.tools.definitions import PROFILES, ProfileName, Tool, find_job, p
 
 Request = TypeVar("Request")
 
-VERSION = version("threefold-server")  # not from `about`, which brings the whole service along
+VERSION = version("threefold-server")  # importing `whoami` would load the whole service
 
 WRONG_CALL = (InvalidRequest, NotFound, Conflict, TooLarge)
-"""What a model can do better, so that a framework may well make it try again. An outage is none of these: frameworks
-end a run whose tool keeps failing, and memory must not stop an agent."""
+"""Errors that a model can correct by another call, so they are reported as tool errors.
 
-NO_SUCH_RESOURCE = -32002  # of the protocol; the library has no name for it
+An outage is not one of them: frameworks end a run whose tool keeps failing, and memory must not stop an agent.
+"""
+
+NO_SUCH_RESOURCE = -32002  # a code of the protocol that the library does not name
 DIGEST_URI = "threefold://sessions/{id}/digest"
 FACT_URI = "threefold://facts/{id}"
 
 
 @dataclass(frozen=True)
 class Offer:
-    """Which tools a connection gets. It can be narrower than what its identity may do, never wider."""
+    """The tools that a connection offers. It restricts what the identity may do and never extends it."""
 
     profile: ProfileName = "threefold"
     names: tuple[str, ...] | None = None
@@ -46,15 +48,19 @@ class Offer:
 
     @classmethod
     def of(cls, profile: ProfileName, names: str | None, read_only: bool) -> Self:
-        """An offer as a person writes it, with commas between the names; refused where nothing would be offered."""
+        """Return the offer of a profile and comma-separated tool names.
+
+        Raises:
+            InvalidRequest: The offer would contain no tool.
+        """
         chosen = None if names is None else tuple(name.strip() for name in names.split(",") if name.strip())
         offer = cls(profile, chosen, read_only)
         if not offer.tools():
-            raise InvalidRequest("tools: none is left to offer")
+            raise InvalidRequest("tools: no tool is left after `tools` and `read_only`")
         return offer
 
     def tools(self, whoami: WhoAmI | None = None) -> list[Tool]:
-        """The tools, as this identity may use them."""
+        """Return the tools, with the levels that this identity may use."""
         return profile_tools(self.profile, whoami, self.names, read_only=self.read_only)
 
     @property
@@ -64,28 +70,31 @@ class Offer:
 
 
 class Connection:
-    """What answers an MCP client. Its identity is the session's: nothing that a model sends has a part in it."""
+    """Answers one MCP client. Its identity is the session's and does not depend on what a model sends."""
 
     def __init__(self, session: AsyncMemorySession, offer: Offer, whoami: WhoAmI | None = None) -> None:
         self.session = session
         self.offer = offer
-        self._known: WhoAmI | None = None
+        self._whoami: WhoAmI | None = None
         if whoami is not None:
             self.learn(whoami)
 
     async def whoami(self) -> WhoAmI:
-        """The verified identity, asked for until the service has answered once; no longer than a recall, which may have
-        to wait for it. Raises."""
-        return self._known or self.learn(await self.session.send(replace(calls.whoami(), deadline="recall")))
+        """Return the verified identity. Ask the service until it has answered once, with the deadline of a recall.
+
+        Raises:
+            ThreefoldError: The service did not answer, or refused the identity.
+        """
+        return self._whoami or self.learn(await self.session.send(replace(calls.whoami(), deadline="recall")))
 
     def learn(self, whoami: WhoAmI) -> WhoAmI:
-        """Take over what the service said about this identity, and what it asks of its clients."""
+        """Keep the service's answer about this identity, and adopt the policy that it sets for clients."""
         self.session.policy.remember_store(self.session.key.origin, whoami.store)
-        self._known = whoami
+        self._whoami = whoami
         return whoami
 
     def server(self) -> Server[Any, Any]:
-        """The MCP server that hands every request to this connection."""
+        """Return an MCP server that passes every request to this connection."""
         server: Server[Any, Any] = Server("threefold", VERSION, instructions=tools_hint(self.offer.tools()))
         server.request_handlers |= {
             types.ListToolsRequest: _answering(self.list_tools),
@@ -99,7 +108,7 @@ class Connection:
         return server
 
     async def list_tools(self, _: types.ListToolsRequest) -> types.ListToolsResult:
-        """Every tool of the offer, with the levels up to the ceiling; up to `agent` while nobody answers."""
+        """Return every tool of the offer, with the levels up to the ceiling, or up to `agent` in an outage."""
         try:
             whoami = await self.whoami()
         except ThreefoldError:
@@ -107,40 +116,40 @@ class Connection:
         return types.ListToolsResult(tools=[_tool(tool) for tool in self.offer.tools(whoami)])
 
     async def call_tool(self, request: types.CallToolRequest) -> types.CallToolResult:
-        """Do it, and say how it went: whatever happens to memory, a model gets a text that it can go on from."""
+        """Call a tool. Every outcome, failures included, becomes a text from which a model can go on."""
         name, arguments = request.params.name, request.params.arguments or {}
         try:
-            job = find_job(name, arguments, self.offer.tools(await self.whoami()))
-            return _said(job if isinstance(job, str) else job.text(await job.ask(self.session)))
+            call = find_job(name, arguments, self.offer.tools(await self.whoami()))
+            return _text_result(call if isinstance(call, str) else call.text(await call.ask(self.session)))
         except InvalidRequest as error:
-            return _said(wrong_call(error), is_error=True)
+            return _text_result(wrong_call(error), is_error=True)
         except ThreefoldError as error:
             strict = self.session.failure_mode == "strict"
-            return _said(failure_text(error), is_error=strict or isinstance(error, WRONG_CALL))
+            return _text_result(failure_text(error), is_error=strict or isinstance(error, WRONG_CALL))
 
     async def list_prompts(self, _: types.ListPromptsRequest) -> types.ListPromptsResult:
-        """Every prompt of the profile."""
+        """Return every prompt of the profile."""
         return types.ListPromptsResult(prompts=[_prompt(prompt) for prompt in self.offer.prompts.values()])
 
     async def get_prompt(self, request: types.GetPromptRequest) -> types.GetPromptResult:
-        """What memory holds, as a message to start from."""
+        """Return the result of a prompt's call as a user message."""
         name, arguments = request.params.name, request.params.arguments or {}
         with _protocol_errors():
-            job = find_job(name, arguments, list(self.offer.prompts.values()))
-            text = job if isinstance(job, str) else job.text(await job.ask(self.session))
+            call = find_job(name, arguments, list(self.offer.prompts.values()))
+            text = call if isinstance(call, str) else call.text(await call.ask(self.session))
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
         return types.GetPromptResult(description=self.offer.prompts[name].description, messages=[message])
 
     async def list_resources(self, _: types.ListResourcesRequest) -> types.ListResourcesResult:
-        """The one resource whose name is known beforehand."""
+        """Return the only resource with a fixed name: the digest of this session."""
         uri = DIGEST_URI.format(id=quote(self.session.session_id, safe=""))
-        about = "The story of this session so far, without details. There is none while the session is short."
+        about = "The summary of this session so far, without details. A short session has no digest."
         return types.ListResourcesResult(
             resources=[types.Resource(uri=AnyUrl(uri), name="digest", description=about, mimeType="text/plain")]
         )
 
     async def list_resource_templates(self, _: types.ListResourceTemplatesRequest) -> types.ListResourceTemplatesResult:
-        """All of them."""
+        """Return the templates of digests and facts."""
         digest = types.ResourceTemplate(
             uriTemplate=DIGEST_URI, name="digest", description="The digest of a session.", mimeType="text/plain"
         )
@@ -150,7 +159,7 @@ class Connection:
         return types.ListResourceTemplatesResult(resourceTemplates=[digest, fact])
 
     async def read_resource(self, request: types.ReadResourceRequest) -> types.ReadResourceResult:
-        """One resource, fenced like all recalled text."""
+        """Return the text of one resource, fenced like all recalled text."""
         uri = request.params.uri
         with _protocol_errors():
             text = await self._text_at(str(uri))
@@ -166,12 +175,12 @@ class Connection:
             return join_block(digest_lines(DigestView.model_validate(found[0].model_dump())), [], [])
         if fact := re.fullmatch("threefold://facts/(.+)", uri):
             return join_block([], [memory_line(await self.session.send(calls.get_fact(unquote(fact[1]))))], [])
-        raise NotFound(f"no such resource; there are {DIGEST_URI} and {FACT_URI}")
+        raise NotFound(f"no such resource; use {DIGEST_URI} or {FACT_URI}")
 
 
 @contextmanager
 def _protocol_errors() -> Generator[None]:
-    """Prompts and resources have no text to fail in: their failures are errors of the protocol."""
+    """Raise failures as errors of the protocol: prompts and resources have no error text of their own."""
     try:
         yield
     except NotFound as error:
@@ -185,7 +194,7 @@ def _protocol_errors() -> Generator[None]:
 def _answering(
     handler: Callable[[Request], Awaitable[types.ServerResultType]],
 ) -> Callable[[Request], Awaitable[types.ServerResult]]:
-    """A handler as the library wants it. Its decorators would keep one client's tools in a cache for the next."""
+    """Return a handler for the library. Its decorators are not used: they cache one client's tools for the next."""
 
     async def answer(request: Request) -> types.ServerResult:
         return types.ServerResult(await handler(request))
@@ -193,7 +202,7 @@ def _answering(
     return answer
 
 
-def _said(text: str, *, is_error: bool = False) -> types.CallToolResult:
+def _text_result(text: str, *, is_error: bool = False) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], isError=is_error)
 
 

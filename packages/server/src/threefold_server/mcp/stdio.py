@@ -1,4 +1,4 @@
-"""MCP over standard input and output: one client and one identity, for as long as the process lives."""
+"""MCP over standard input and output: one client and one identity per process."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from mcp.server.stdio import stdio_server
 from threefold import AsyncMemoryClient, AsyncMemorySession
 from threefold.errors import ThreefoldError
 from threefold.policy import is_refusal
-from threefold_server.mcp.messages import whole
+from threefold_server.mcp.messages import replace_surrogates
 from threefold_server.mcp.server import Connection, Offer
 
 STDOUT, STDERR = 1, 2
 
 
 def claim_stdout() -> int:
-    """The descriptor of standard output, for the protocol alone. From here on whatever else prints, libraries written
-    in C included, prints on standard error: one stray line would end the client's session."""
+    """Return a descriptor of standard output for the protocol, and redirect standard output to standard error.
+
+    Other output, even of libraries in C, then goes to standard error: one stray line would end the client's session.
+    """
     sys.stdout.flush()
     protocol = os.dup(STDOUT)
     os.dup2(STDERR, STDOUT)
@@ -29,9 +31,9 @@ def claim_stdout() -> int:
 
 
 def serve(client: AsyncMemoryClient, session_id: str, offer: Offer, protocol: int) -> None:
-    """Answer until standard input ends. Raises where the service refuses this identity."""
-    # A read of standard input cannot be interrupted, so an orderly end on Ctrl-C would wait for one more line.
-    # What was acknowledged is committed: the process may go at once, as it does on SIGTERM.
+    """Answer until standard input ends. Raise if the service refuses this identity."""
+    # A read of standard input cannot be interrupted, so a clean shutdown on Ctrl-C would wait for one more line.
+    # Acknowledged calls are committed, so the process may end at once, as it does on SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     anyio.run(_serve, client, session_id, offer, protocol)
 
@@ -40,7 +42,7 @@ async def _serve(client: AsyncMemoryClient, session_id: str, offer: Offer, proto
     connection = Connection(AsyncMemorySession(client, session_id), offer)
     server = connection.server()
     async with client:
-        await _greet(client, connection)
+        await _check_identity(client, connection)
         with os.fdopen(protocol, "w", encoding="utf-8", newline="\n") as stdout:
             stdin = Lines(sys.stdin.buffer, encoding="utf-8", errors="replace")
             async with stdio_server(anyio.wrap_file(stdin), anyio.wrap_file(stdout)) as (incoming, outgoing):
@@ -48,14 +50,14 @@ async def _serve(client: AsyncMemoryClient, session_id: str, offer: Offer, proto
 
 
 class Lines(TextIOWrapper):
-    """Standard input, a whole message a line."""
+    """Standard input with one repaired message per line."""
 
     def readline(self, size: int = -1, /) -> str:
-        return whole(super().readline(size))
+        return replace_surrogates(super().readline(size))
 
 
-async def _greet(client: AsyncMemoryClient, connection: Connection) -> None:
-    """A wrong key ends the process with one line; a service that is down may be up by the first call."""
+async def _check_identity(client: AsyncMemoryClient, connection: Connection) -> None:
+    """Raise if the service refuses the identity. Ignore an outage: the service may be up by the first call."""
     try:
         connection.learn(await client.whoami())
     except ThreefoldError as error:

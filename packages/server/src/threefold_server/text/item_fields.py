@@ -1,9 +1,8 @@
-"""The texts of an item that are found by meaning: paths into a JSON value. Pure.
+"""The texts of an item that are searched by meaning: paths into a JSON value. Pure.
 
-`a.b`, `list[0]`, `list[-1]`, `list[*].name`, `*`, `{title,body}`; `$` is the whole value.
+Examples of paths: `a.b`, `list[0]`, `list[-1]`, `list[*].name`, `*`, `{title,body}`; `$` is the whole value.
 
-A caller supplies both the paths and the value, so the work is bounded: see the limits below. What exceeds one of them
-is refused with `InvalidRequest`.
+The caller supplies both paths and value, so the work is limited. Above a limit `InvalidRequest` is raised.
 """
 
 from __future__ import annotations
@@ -24,14 +23,13 @@ from threefold_server.text.redaction import Redact
 WHOLE = "$"
 
 MAX_STEPS = 64
-"""Steps of one path; a value is never nested more deeply."""
+"""Most steps of one path; values are not nested more deeply."""
 MAX_ROUTES = 100
-"""Ways through the choices of one path: `{a,b}{c,d}` has 4."""
+"""Most ways through the choices of one path: `{a,b}{c,d}` has 4."""
 MAX_NODES = 2_000_000
-"""Values that the paths of one request may visit, about 1 s of work. A value of 4 MB has at most 2,000,000."""
+"""Most values that the paths of one request may visit, about 1 s of work. A value of 4 MB has at most 2,000,000."""
 MAX_CHARS = 40_000_000
-"""Characters that the paths of one request may lead to: more than a whole request has, so that each text of it may be
-read once."""
+"""Most characters that the paths of one request may select: more than a request has, so that each may be read once."""
 
 _STEP = re.compile(r"\[(?P<index>\*|-?\d{1,9})\]|\{(?P<choice>[^{}]*)\}|(?P<name>[^.\[\]{}]+)")
 
@@ -42,7 +40,7 @@ EVERY_VALUE, EVERY_ITEM = "*", "[*]"
 
 
 class Work:
-    """What the paths of one request may still cost."""
+    """The work that the paths of one request may still do."""
 
     def __init__(self) -> None:
         self._nodes, self._chars = MAX_NODES, MAX_CHARS
@@ -51,17 +49,17 @@ class Work:
         """Count visited values."""
         self._nodes -= nodes
         if self._nodes < 0:
-            raise _refused(f"the paths visit more than {MAX_NODES:,} values; name fewer paths or narrower ones")
+            raise _refused(f"the paths visit more than {MAX_NODES:,} values; name fewer or narrower paths")
 
     def read(self, text: str) -> None:
-        """Count a text that a path leads to."""
+        """Count the characters of a selected text."""
         self._chars -= len(text)
         if self._chars < 0:
-            raise _refused(f"the paths lead to more than {MAX_CHARS:,} characters; name fewer paths or narrower ones")
+            raise _refused(f"the paths select more than {MAX_CHARS:,} characters; name fewer or narrower paths")
 
 
 def item_passages(value: dict[str, Any], fields: Sequence[str], redact: Redact, work: Work | None = None) -> list[str]:
-    """Return what an embedder reads of a value: its indexed texts, long ones in parts.
+    """Return the texts of a value that are embedded; long ones are split into passages.
 
     Args:
         work: Shared by all items of a request; a new one by default.
@@ -79,7 +77,7 @@ def item_passages(value: dict[str, Any], fields: Sequence[str], redact: Redact, 
 def stored_passages(value: str, fields: str, redact: Redact) -> list[str]:
     """Return the passages of a stored item, whose value and fields are JSON.
 
-    None for an item beyond the limits, which an earlier version may have accepted.
+    The list is empty for an item above the limits, which an earlier version may have accepted.
     """
     try:
         return item_passages(json.loads(value), json.loads(fields), redact)
@@ -88,7 +86,7 @@ def stored_passages(value: str, fields: str, redact: Redact) -> list[str]:
 
 
 def texts_at(value: Any, path: str, work: Work | None = None) -> list[str]:
-    """Return the texts that a path leads to; none where it leads nowhere."""
+    """Return the texts that a path selects; an empty list if the path does not exist."""
     work = work or Work()
     texts: list[str] = []
     for route in routes(path):
@@ -100,7 +98,7 @@ def texts_at(value: Any, path: str, work: Work | None = None) -> list[str]:
 
 
 def routes(path: str) -> list[Route]:
-    """Return every distinct way that a path describes, in order."""
+    """Return every distinct route that a path describes, in order."""
     if path == WHOLE:
         return [()]
     steps = list(_STEP.finditer(path))
@@ -109,7 +107,7 @@ def routes(path: str) -> list[Route]:
     choices = [_choices(step) for step in steps]
     count = prod(map(len, choices))
     if count > MAX_ROUTES:
-        raise _refused(f"{_shown(path)} stands for {_at_most(count)} paths; at most {MAX_ROUTES} are allowed")
+        raise _refused(f"{_shown(path)} expands to {_at_most(count)} paths; at most {MAX_ROUTES} are allowed")
     expanded = dict.fromkeys(tuple(step for part in parts for step in part) for parts in product(*choices))
     if any(len(route) > MAX_STEPS for route in expanded):
         raise _refused(f"{_shown(path)} has a choice with more than {MAX_STEPS} steps")
@@ -117,7 +115,7 @@ def routes(path: str) -> list[Route]:
 
 
 def readable(value: Any, work: Work) -> str:
-    """Return a value in words: JSON's punctuation would only blur its meaning."""
+    """Return a value as text without JSON's punctuation, which would blur its meaning."""
     work.visit()
     if isinstance(value, dict):
         fields = cast(dict[str, Any], value)

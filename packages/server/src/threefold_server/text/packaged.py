@@ -1,4 +1,4 @@
-"""Data files that ship inside the package, read only when their checksum is right."""
+"""Data files of this package, read after a check of their SHA-256."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ SHA256 = {
 
 
 class InstallationError(Exception):
-    """A part of this installation is missing or altered; the message says what to do."""
+    """A file of this installation is missing or altered. The message says what to do."""
 
 
 def check_sha256(found: str, expected: str, what: str, remedy: str) -> None:
-    """Refuse a file whose checksum is not `expected`: other weights or ranks would give wrong results in silence."""
+    """Raise InstallationError if a checksum is not the expected one: other data would silently give wrong results."""
     if found != expected:
         raise InstallationError(f"{what} has sha256 {found}, expected {expected}. {remedy}")
 
 
 def read_packaged(name: str) -> bytes:
-    """Return a file of `text/data`, unpacked."""
+    """Return the content of a file in `text/data`, decompressed."""
     data = files("threefold_server.text").joinpath("data", name).read_bytes()
     check_sha256(sha256(data).hexdigest(), SHA256[name], f"the packaged {name}", "Reinstall threefold-server.")
     return gzip.decompress(data) if name.endswith(".gz") else data

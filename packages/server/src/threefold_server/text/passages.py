@@ -1,4 +1,4 @@
-"""Long texts as passages that an embedder reads whole."""
+"""Splits long texts into passages that an embedder can read whole. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,15 @@ from threefold_server.text.sentences import pack
 from threefold_server.text.wordpiece import count_pieces
 
 PASSAGE_PIECES = 200
-"""MiniLM reads 256 word pieces: this leaves room for its two marks and for the speaker's name before each passage."""
+"""Word pieces of a passage. MiniLM reads 256; the rest is for its two markers and the speaker's name."""
 MAX_PASSAGES = 64
 
 
 def split_passages(text: str) -> list[str]:
-    """Return `text` as it is where it fits, else passages of about 200 word pieces; none for a blank text.
+    """Return `text` unchanged if it fits, else in passages of about 200 word pieces; an empty list for a blank text.
 
-    At most 64 passages (12,800 pieces, some 50,000 characters of English). Of a longer text, 64 passages spread
-    evenly from its first to its last are kept: every part is near one of them, and words are found in all of it
-    by the lexical index.
+    There are at most 64 passages (12,800 pieces, about 50,000 characters of English). Of a longer text, 64 evenly
+    spaced ones are kept, the first and the last among them. The lexical index still contains all of its words.
     """
     if not text.strip():
         return []
@@ -26,8 +25,8 @@ def split_passages(text: str) -> list[str]:
     return spread(passages, MAX_PASSAGES)
 
 
-def spread(items: list[str], most: int) -> list[str]:
-    """Return at most `most` of `items`, evenly spaced, the first and the last among them."""
-    if len(items) <= most:
+def spread(items: list[str], limit: int) -> list[str]:
+    """Return at most `limit` of `items`, evenly spaced, the first and the last among them."""
+    if len(items) <= limit:
         return items
-    return [items[i * (len(items) - 1) // (most - 1)] for i in range(most)]
+    return [items[i * (len(items) - 1) // (limit - 1)] for i in range(limit)]

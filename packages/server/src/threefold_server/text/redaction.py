@@ -1,4 +1,4 @@
-"""Secrets and card numbers: found by maintained detectors, and replaced before anything is made of a text."""
+"""Replaces secrets and card numbers in texts. Most patterns come from detect-secrets."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from threefold_server.text.remembered import Remembered
 Policy = Literal["off", "derived", "all"]
 Redact = Callable[[str], str]
 
-# Those of detect-secrets that read any text in linear time and rarely mistake prose for a key. Not among them: guesses
-# by entropy or by keyword, which are for source code, and IBM's and npm's, which take seconds for a hostile line.
+# The detectors of detect-secrets that take linear time and rarely mistake prose for a key. Left out: guesses by entropy
+# or keyword, which are for source code, and IBM's and npm's, which take seconds for a hostile line.
 DETECTORS = (
     "aws.AWSKeyDetector",
     "azure_storage_key.AzureStorageKeyDetector",
@@ -37,21 +37,21 @@ DETECTORS = (
 )
 
 
-class _Kind(NamedTuple):
-    """A pattern, and which of its groups is the secret."""
+class _SecretPattern(NamedTuple):
+    """A pattern, and the number of its group that is the secret."""
 
     name: str
     pattern: re.Pattern[str]
     group: int = 0
 
 
-# What the library lacks, or finds by a pattern that backtracks.
+# Secrets that the library does not find, or finds by a pattern that backtracks.
 _OWN = (
-    _Kind("API key", re.compile(r"(?<![\w-])(?:sk-|hf_|AIza|glpat-)[\w-]{20,}+")),
-    _Kind("JSON Web Token", re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")),
-    _Kind("npm token", re.compile(r"_authToken=([^\s\"']{16,}+)"), 1),
+    _SecretPattern("API key", re.compile(r"(?<![\w-])(?:sk-|hf_|AIza|glpat-)[\w-]{20,}+")),
+    _SecretPattern("JSON Web Token", re.compile(r"(?<![\w-])eyJ[\w-]{8,}+\.[\w-]{8,}+(?:\.[\w-]*+)?")),
+    _SecretPattern("npm token", re.compile(r"_authToken=([^\s\"']{16,}+)"), 1),
 )
-_PRIVATE_KEY = _Kind(
+_PRIVATE_KEY = _SecretPattern(
     "private key",
     re.compile(
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----(?:(?:\s|\\[nr])*+[A-Za-z0-9+/=]{16,}+)*+"
@@ -60,7 +60,7 @@ _PRIVATE_KEY = _Kind(
 )
 _IS = r"[\"'`]?\s{0,3}(?:=>|:=|=|:|\b(?:is|was|lautet|ist|es|est)\b)\s{0,3}[\"'`]?"
 _VALUE_END = r"(?<![.,;:!?)])"
-_PASSWORD = _Kind(
+_PASSWORD = _SecretPattern(
     "password",
     re.compile(
         rf"(?:pass(?:word|wort|wd|phrase|code)|\bpwd|\bpin|contraseña|mot de passe){_IS}"
@@ -69,7 +69,7 @@ _PASSWORD = _Kind(
     ),
     1,
 )
-_KEY = _Kind(
+_KEY = _SecretPattern(
     "key",
     re.compile(
         rf"(?:api[_ -]?key|secret(?:[_ -]?access)?(?:[_ -]?key)?|access[_ -]?key|auth[_ -]?key|token){_IS}(?:Bearer\s)?"
@@ -78,17 +78,20 @@ _KEY = _Kind(
     ),
     1,
 )
-_CARD = re.compile(r"[2-6](?<![\w.,-]\d)(?:[ -]?\d){12,18}(?![\w])")  # the digit first: looking behind is slow
+_CARD = re.compile(r"[2-6](?<![\w.,-]\d)(?:[ -]?\d){12,18}(?![\w])")  # the digit comes first: looking behind is slow
 _LONG_WORD = re.compile(r"(?<!\S)\S{16,}+")
 _LONG = 16
-"""Whatever else the detectors look for has so many characters without a space; ordinary text mostly has not."""
+"""The other secrets have at least this many characters without a space, which few words of ordinary text have."""
 
 _PASSWORD_WORDS = ("passw", "passphrase", "passcode", "pwd", "pin", "contraseña", "mot de passe")
 _KEY_WORDS = ("key", "secret", "token")
 
 
 def build_redactor(policy: Policy) -> Redact:
-    """Return what a text loses its secrets by; `off` changes nothing. A broken detector is an error here and now."""
+    """Return a function that removes secrets from a text; with `off` it changes nothing.
+
+    The detectors are loaded here, so that a broken one fails at start.
+    """
     if policy == "off":
         return str
     _library()
@@ -102,7 +105,7 @@ def remembering(redact: Redact) -> Redact:
 
 
 def redact(text: str) -> str:
-    """`text` with a mark in the place of each secret and each card number; the same text where there is none."""
+    """Return `text` with each secret and card number replaced by a mark."""
     done = 0
     kept: list[str] = []
     for start, end, name in sorted(_find(text)):
@@ -113,7 +116,7 @@ def redact(text: str) -> str:
 
 
 def redact_json(text: str, redact: Redact) -> str:
-    """A JSON text with every string in it redacted; the same bytes where nothing was found."""
+    """Return a JSON text with all of its strings redacted; the text itself if nothing was found."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -123,7 +126,7 @@ def redact_json(text: str, redact: Redact) -> str:
 
 
 def redact_value(value: Any, redact: Redact) -> Any:
-    """The same for what JSON can hold."""
+    """Return a JSON value with all of its strings redacted."""
     if isinstance(value, str):
         return redact(value)
     if isinstance(value, list):
@@ -142,7 +145,7 @@ def _pairs(value: Any) -> list[tuple[str, Any]]:
 
 
 def _find(text: str) -> Iterator[tuple[int, int, str]]:
-    # Looking for plain words first is what keeps a recall fast: 16,000 characters of prose take 3 ms instead of 17.
+    # Looking for plain words first keeps a recall fast: 16,000 characters of prose take 3 ms instead of 17.
     lower = text.lower()
     yield from _spans(text, 0, _PRIVATE_KEY)
     if any(word in lower for word in _PASSWORD_WORDS):
@@ -157,24 +160,24 @@ def _find(text: str) -> Iterator[tuple[int, int, str]]:
             yield from _spans(word[0], word.start(), *_OWN, *_library())
 
 
-def _spans(text: str, offset: int, *kinds: _Kind) -> Iterator[tuple[int, int, str]]:
-    for kind in kinds:
-        for found in kind.pattern.finditer(text):
-            start, end = found.span(kind.group)
-            yield start + offset, end + offset, kind.name
+def _spans(text: str, offset: int, *patterns: _SecretPattern) -> Iterator[tuple[int, int, str]]:
+    for secret in patterns:
+        for found in secret.pattern.finditer(text):
+            start, end = found.span(secret.group)
+            yield start + offset, end + offset, secret.name
 
 
 @cache
-def _library() -> tuple[_Kind, ...]:
-    """The patterns of detect-secrets, which is imported once and untyped."""
+def _library() -> tuple[_SecretPattern, ...]:
+    """Return the patterns of detect-secrets, which is untyped and imported once."""
     from importlib import import_module
 
-    kinds: list[_Kind] = []
+    patterns: list[_SecretPattern] = []
     show = warnings.showwarning
     for path in DETECTORS:
         module, name = path.split(".")
         detector: Any = getattr(import_module(f"detect_secrets.plugins.{module}"), name)
-        kinds += [_Kind(detector.secret_type, pattern) for pattern in detector.denylist]
-    if warnings.showwarning is not show:  # it has the process's warnings go into its log, where nobody reads them
+        patterns += [_SecretPattern(detector.secret_type, pattern) for pattern in detector.denylist]
+    if warnings.showwarning is not show:  # importing it sends the warnings of this process to its log
         logging.captureWarnings(False)
-    return tuple(kinds)
+    return tuple(patterns)

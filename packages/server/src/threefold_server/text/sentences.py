@@ -1,4 +1,4 @@
-"""Cutting text at sentence ends, else at white space, else between two characters as readers see them."""
+"""Splits text at sentence ends, else at white space, else between two characters as readers see them. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threefold.graphemes import boundary_after
 
 Ends = Callable[[str], Iterator[int]]
 
-# A full stop ends a sentence before white space only (3.5, a.py); the CJK ones need none.
+# A full stop ends a sentence only before white space (not in 3.5 or a.py); CJK ones need no white space.
 _SENTENCE_END = re.compile(r"""[.!?…؟।۔]["'”’»)\]]*\s+|[。！？｡][」』”’）]*\s*|\n\s*""")
 _ABBREVIATION = re.compile(
     r"(?<!\w)(?:[A-Z]|\d{1,2}|[DdMS]r|Mrs|Ms|[Pp]rof|St|No|Nr|vs|ca|approx|e\.g|i\.e|z\.B|[ap]\.m)\.\Z"
@@ -20,7 +20,7 @@ _ATOM = re.compile(r"\w{1,100}|\W{1,20}")
 
 
 def sentences(text: str) -> Iterator[str]:
-    """Yield the sentences of `text` with the white space that follows them: joined, they are `text`."""
+    """Yield the sentences of `text` with the white space after them. Joined, they equal `text`."""
     return _slices(text, _sentence_ends(text))
 
 
@@ -30,7 +30,7 @@ def pack(text: str, limit: int, measure: Callable[[str], int]) -> Iterator[str]:
 
 
 def _pack(text: str, limit: int, measure: Callable[[str], int], boundaries: tuple[Ends, ...]) -> Iterator[str]:
-    part: list[str] = []  # joined once: a part of pieces that measure 0 has no bound
+    part: list[str] = []  # joined once: a part may have any number of pieces that measure 0
     used = 0
     for piece in _slices(text, boundaries[0](text)):
         size = measure(piece)

@@ -1,4 +1,4 @@
-"""Text analysis: the terms of lexical search, the texts that are indexed, and the speakers a question names."""
+"""Text analysis: the terms of lexical search, the texts that are indexed, and the speakers that a query names."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from datetime import datetime
 import Stemmer
 
 MAX_TERM_CHARS = 64
-"""A blob without spaces is one word; cut, it still fits a B-tree entry (Postgres refuses more than 2,704 bytes)."""
+"""Most characters of a term: a blob without spaces must fit a B-tree entry of Postgres (2,704 bytes)."""
 
 MAX_QUERY_TERMS = 64
+"""Most distinct terms of a query."""
 
 PIECE_CHARS, STEMS_AT_ONCE = 40_000, 5_000
-"""What is looked at in one go, about 5 ms of work that no other thread can interrupt."""
+"""Size of one piece of work, about 5 ms that no other thread can interrupt."""
 
-# Only words that carry no topic: articles, pronouns, auxiliaries, question words, small talk. The usual longer
-# lists (after, before, more, few, off ...) cost a point of recall@10. Of German and Spanish only what is no word
-# or name in another language (not die, war, hat, son, con, un): rarity weighs the others well enough.
+# Only words without a topic: articles, pronouns, auxiliaries, question words, small talk. The usual longer lists
+# (after, before, more, few, off ...) cost a point of recall@10. German and Spanish words that are words or names in
+# another language are left out (die, war, hat, son, con, un): their rarity gives them a low weight anyway.
 STOPWORDS = frozenset(
     """
     a an the and or but if of to in on at by for with from as into about than
@@ -42,7 +43,7 @@ STOPWORDS = frozenset(
 
 MONTHS = "January February March April May June July August September October November December".split()
 
-# Scripts written without spaces, and Korean, which glues particles to words: cut into pairs of characters.
+# Scripts without spaces, and Korean, which attaches particles to words. They are split into pairs of characters.
 _DENSE = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\U00020000-\U0003ffff"
 )
@@ -53,39 +54,44 @@ _SPACE = re.compile(r"\s+")
 _IS_DENSE = re.compile(f"[{_DENSE}]")
 _IS_IDENTIFIER = re.compile(r"[\d@_]")
 
-_VOICING = "\u3099\u309a"  # marks, but in Japanese they make another letter
+_VOICING = "\u3099\u309a"  # combining marks that change a Japanese letter into another one
 
 _stem: Callable[[list[str]], list[str]] = Stemmer.Stemmer("english").stemWords  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 _stem_lock = threading.Lock()
 
 
 def terms(text: str) -> list[str]:
-    """The terms of a text, with repeats. Of a text of function words alone all are kept, so that "To be or
-    not to be" can be saved and found again, while no ordinary text holds such terms for small talk to meet."""
+    """Return the terms of a text, with repeats.
+
+    Stop words are left out, unless the text has no other words: "To be or not to be" can be saved and found.
+    """
     words = _words(text)
     return _stems([word for word in words if word not in STOPWORDS] or words)
 
 
 def query_terms(query: str) -> list[str]:
-    """The distinct terms of a query, the most repeated first; of a long text enough to tell what it is about."""
+    """Return the distinct terms of a query, the most frequent first, at most `MAX_QUERY_TERMS`."""
     return [term for term, _ in Counter(terms(query)).most_common(MAX_QUERY_TERMS)]
 
 
 def lexical_text(speaker: str | None, created_at: datetime | None, text: str) -> str:
-    """What the postings of a memory are made of: a date in words is worth 1.3 points of recall@10."""
+    """Return the text whose terms are indexed. The date in words adds 1.3 points of recall@10."""
     day = f"[{created_at.day} {MONTHS[created_at.month - 1]} {created_at.year}] " if created_at else ""
     return day + dense_text(speaker, text)
 
 
 def dense_text(speaker: str | None, text: str) -> str:
-    """What is embedded: without the speaker's name dense recall@10 falls from 45 to 29, with a date it loses 1."""
+    """Return the text that is embedded.
+
+    Without the speaker's name dense recall@10 falls from 45 to 29; with a date it loses 1 point.
+    """
     return f"{speaker}: {text}" if speaker else text
 
 
 def speakers_named(query: str, speakers: Iterable[str]) -> frozenset[str]:
-    """Those of whom the query names at least one word."""
-    asked = set(_stems(_words(query)))
-    return frozenset(speaker for speaker in speakers if not asked.isdisjoint(terms(speaker)))
+    """Return the speakers whose names share at least one word with the query."""
+    query_words = set(_stems(_words(query)))
+    return frozenset(speaker for speaker in speakers if not query_words.isdisjoint(terms(speaker)))
 
 
 def _words(text: str) -> list[str]:
@@ -94,7 +100,7 @@ def _words(text: str) -> list[str]:
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """A long text in pieces that end at white space: what runs in C holds the interpreter lock."""
+    """Yield a long text in pieces that end at white space, since code in C holds the interpreter lock."""
     start = 0
     while space := _SPACE.search(text, start + PIECE_CHARS):
         yield text[start : space.end()]
@@ -103,7 +109,7 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def _split(chunk: str) -> list[str]:
-    """The words of one chunk; an identifier (ZX-99, 2.3.1, anna@example.com) is a word beside its parts."""
+    """Return the words of one chunk; for an identifier (ZX-99, 2.3.1, anna@example.com) its parts and itself."""
     if _IS_DENSE.match(chunk):
         return [chunk[i : i + 2] for i in range(max(1, len(chunk) - 1))]
     words = _WORD.findall(chunk)
@@ -111,7 +117,7 @@ def _split(chunk: str) -> list[str]:
 
 
 def _fold(text: str) -> str:
-    """One form for all spellings: case, compatibility forms, apostrophes, and accents (Jose finds José)."""
+    """Return a text with case, compatibility forms, apostrophes and accents folded (Jose finds José)."""
     if text.isascii():
         return text.lower()
     folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")

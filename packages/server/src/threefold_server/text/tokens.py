@@ -1,4 +1,4 @@
-"""Token counts on cl100k_base, from packaged ranks: never a download, never a failure on any text."""
+"""Token counts in cl100k_base, from packaged ranks: no download, and no failure on any text."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _loading = threading.Lock()
 
 
 def count_tokens(text: str) -> int:
-    """Return the number of cl100k tokens of `text`; special markers such as <|endoftext|> are plain text."""
+    """Return the number of cl100k tokens of `text`; markers such as <|endoftext|> count as plain text."""
     return len(_encoding().encode_ordinary(text))
 
 
 def head_and_tail(text: str, budget: int, full: int | None = None) -> str:
-    """Return `text` cut to at most `budget` tokens: its head, a mark that says how long it was, its tail.
+    """Return `text` cut to at most `budget` tokens: head, a mark with its full length, tail.
 
     Args:
-        full: Tokens to name in the mark where `text` itself is a part; those of `text` by default.
+        full: The full length in tokens, if `text` itself is a part; by default that of `text`.
     """
     tokens = _encoding().encode_ordinary(text)
     if len(tokens) <= budget:
@@ -42,7 +42,7 @@ def head_and_tail(text: str, budget: int, full: int | None = None) -> str:
 
 
 def _fit(text: str, tokens: list[int], mark: str, room: int, budget: int) -> str:
-    """Return head, mark and tail; cut text can count a token or two more than its pieces did, so check."""
+    """Return head, mark and tail. Joined, they may count a few tokens more than apart, so the sum is checked."""
     while True:
         head = text[: boundary_before(text, len(_decode(tokens[: (room + 1) // 2])))]
         tail = text[boundary_after(text, len(text) - len(_decode(tokens[len(tokens) - room // 2 :]))) :]
@@ -53,12 +53,12 @@ def _fit(text: str, tokens: list[int], mark: str, room: int, budget: int) -> str
 
 
 def _decode(tokens: list[int]) -> str:
-    """Return the whole characters of `tokens`: a character cut at either end is left out."""
+    """Return the text of `tokens` without partial characters at either end."""
     return _encoding().decode_bytes(tokens).decode("utf-8", "ignore")
 
 
 def _encoding() -> tiktoken.Encoding:
-    with _loading:  # `cache` alone would let two threads build it twice: 0.1 s and 32 MB each
+    with _loading:  # `cache` alone would let two threads build it, at 0.1 s and 32 MB each
         return _load()
 
 

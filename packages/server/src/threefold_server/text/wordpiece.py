@@ -13,7 +13,7 @@ from threefold_server.text.packaged import read_packaged
 MAX_WORD_CHARS = 100
 UNKNOWN, START, END = "[UNK]", "[CLS]", "[SEP]"
 
-# What BERT calls white space; the other ASCII separators (form feed, …) are control characters to it, and dropped.
+# BERT's white space. It drops other ASCII separators (form feed, …) as control characters.
 _WORD = re.compile("[^ \t\n\r\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+")
 _CJK = re.compile(
     "[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002a6df"
@@ -23,19 +23,19 @@ _ASCII_PUNCTUATION = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
 class _Normal(dict[int, str]):
-    """Character code to its normal form: lower case, no accents, punctuation and CJK set apart by spaces."""
+    """Maps a character code to its normal form: lower case, no accents, spaces around punctuation and CJK."""
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
         category = unicodedata.category(char)
         if category.startswith("C") or char == "\ufffd":
-            return char if category == "Cn" else ""  # not kept: a million code points are unassigned
+            return char if category == "Cn" else ""  # not cached: a million code points are unassigned
         plain = "".join(c for c in unicodedata.normalize("NFD", char) if unicodedata.category(c) != "Mn").lower()
-        self[code] = f" {plain} " if _stands_alone(char) or _stands_alone(plain) else plain
+        self[code] = f" {plain} " if _is_own_word(char) or _is_own_word(plain) else plain
         return self[code]
 
 
-def _stands_alone(char: str) -> bool:
+def _is_own_word(char: str) -> bool:
     return len(char) == 1 and (
         char in _ASCII_PUNCTUATION or unicodedata.category(char).startswith("P") or bool(_CJK.match(char))
     )
@@ -50,7 +50,7 @@ def count_pieces(text: str) -> int:
 
 
 def encode(text: str, limit: int) -> list[int]:
-    """Return [CLS], the first word pieces of `text`, [SEP]: `limit` ids at most, reading no further than needed."""
+    """Return the ids of [CLS], the first word pieces of `text` and [SEP], at most `limit`."""
     vocabulary = _vocabulary()
     return [vocabulary[START], *islice(_pieces(text), limit - 2), vocabulary[END]]
 
@@ -63,7 +63,7 @@ def _pieces(text: str) -> Iterator[int]:
 
 
 def _split_word(word: str, vocabulary: dict[str, int]) -> list[int]:
-    """Return the longest known pieces from the left, or [UNK] when a part of the word is in no piece."""
+    """Return the longest known pieces from the left, or [UNK] if a part of the word is in no piece."""
     if word in vocabulary:
         return [vocabulary[word]]
     pieces: list[int] = []
@@ -78,7 +78,7 @@ def _split_word(word: str, vocabulary: dict[str, int]) -> list[int]:
 
 
 def _longest(word: str, start: int, vocabulary: dict[str, int]) -> int:
-    """Return where the longest known piece from `start` ends; `start` itself where there is none."""
+    """Return the end of the longest known piece from `start`; `start` itself if there is no such piece."""
     return next((end for end in range(len(word), start, -1) if _piece(word, start, end) in vocabulary), start)
 
 
