@@ -64,7 +64,7 @@ async def test_vectors_of_another_embedder_are_found(world: World) -> None:
     await world.settle()
     world.embedder.name = "other"
     found = await finding(world, "vectors")
-    assert found.detail == "1 by another embedder; the store's is fake, the configured one other"
+    assert found.detail == "1 made by another embedder; the store's is fake, the configured one other"
     assert "threefold reembed" in found.remedy
 
 
@@ -107,4 +107,4 @@ async def test_due_purge_is_found(world: World) -> None:
     await world.write("s1", "The heron nests behind the boathouse.")
     await world.forget(session_id="s1")
     due = not world.service.database.is_sqlite  # SQLite purges its file on forget
-    assert ((await finding(world, "purge")).remedy == "threefold purge") == due
+    assert ((await finding(world, "purge")).remedy == "run: threefold purge") == due

@@ -71,7 +71,7 @@ async def test_fast_path_stores_the_same_rows_as_the_general_path(
     assert {row.kind for row in left[3] if row.due_at == world.clock.now} == {"fold", "extract"}
     world.write_sync(lambda c: [c.execute(table.delete()) for table in reversed(tables)])
     world.clock.now = START
-    monkeypatch.setattr(_Append, "is_ordinary", False)
+    monkeypatch.setattr(_Append, "fits_fast_path", False)
     await begin(world)
     assert await go_on(world) == answers
     assert [world.rows(table) for table in tables] == left

@@ -1,5 +1,5 @@
-"""The public verbs of the service, one module each: recall, write, facts, forget and the others.
+"""The public operations of the service, one module each: recall, write, facts, forget and the others.
 
-An operation takes (service, principal, request), asks `rules` what the caller may do, and reads or writes through
-`storage`. It knows neither HTTP nor MCP.
+An operation takes (service, principal, request), checks in `rules` what the caller may do, and reads or writes through
+`storage`. It does not depend on HTTP or MCP.
 """

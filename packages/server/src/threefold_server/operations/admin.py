@@ -1,4 +1,4 @@
-"""What only an administrator may do: see and erase the memory of everybody, and look at the audit."""
+"""Operations of administrators: memory of all owners, keys, and the audit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from threefold_server.storage.store import audit, keys, system_audit, system_own
 
 
 async def list_owners(service: Service, principal: Principal, cursor: str | None, limit: int) -> OwnerPage:
-    """Everybody of whom something is kept, and how much; noted, as it tells names."""
+    """Return a page of owners and how much memory each has. The audit notes it, since it shows names."""
     after = _position(cursor)
 
     def read(connection: Connection) -> OwnerPage:
@@ -47,12 +47,12 @@ async def list_owners(service: Service, principal: Principal, cursor: str | None
 
 
 async def usage(service: Service) -> StoreUsage:
-    """What the whole store holds."""
+    """Return how much the whole store holds."""
     return await service.database.read("system", lambda c: system_owners.usage(c, service.clock()))
 
 
 async def list_memories(service: Service, principal: Principal, request: AdminListRequest) -> MemoryPage:
-    """The memories of one owner or of everybody, the newest first; noted, as it reads what was said."""
+    """Return memories of one owner or of all, newest first. The audit notes it, since it shows content."""
     owner = owner_of(request) if request.given else None
     after = None
     if request.cursor is not None:
@@ -69,17 +69,17 @@ async def list_memories(service: Service, principal: Principal, request: AdminLi
 
 
 async def forget(service: Service, principal: Principal, request: AdminForgetRequest) -> ForgetReceipt:
-    """Erase one owner, one source, or everything: owner by owner, each in one transaction of its own."""
-    kept = await held_for_all(service, None) if request.user is not None else []
-    job = Erasure(_selector(request), request.dry_run, service.clock(), audit.actor_of(principal), kept)
-    owners = [owner_of(request)] if request.given else await _everybody(service)
-    receipts = [await _erase(service, job, owner, request) for owner in owners]
-    whole = _sum(job, receipts)
-    return whole if request.dry_run else await conclude(service, job.selector, whole)
+    """Erase one owner, one source, or everything. Each owner is erased in a transaction of its own."""
+    not_covered = await held_for_all(service, None) if request.user is not None else []
+    erasure = Erasure(_selector(request), request.dry_run, service.clock(), audit.actor_of(principal), not_covered)
+    owners = [owner_of(request)] if request.given else await _all_owners(service)
+    receipts = [await _erase(service, erasure, owner, request) for owner in owners]
+    total = _sum(erasure, receipts)
+    return total if request.dry_run else await conclude(service, erasure.selector, total)
 
 
 async def rename(service: Service, principal: Principal, request: RenameRequest) -> RenameReceipt:
-    """Give one user's memory to a name that has none yet."""
+    """Rename a user. The new name must not have memory yet."""
     now = service.clock()
 
     def move(connection: Connection) -> RenameReceipt:
@@ -95,14 +95,14 @@ async def rename(service: Service, principal: Principal, request: RenameRequest)
 
 
 async def list_keys(service: Service) -> KeyList:
-    """Every key of the store, the oldest first."""
+    """Return every key of the store, oldest first."""
     now = service.clock()
     found = await service.database.read("system", keys.list_keys)
     return KeyList(keys=[key_info(key, now) for key in found])
 
 
 async def revoke_key(service: Service, principal: Principal, key_id: str) -> KeyInfo:
-    """Refuse a key from now on."""
+    """Revoke a key. Raise NotFound if there is no valid key of this id."""
     now = service.clock()
 
     def revoke(connection: Connection) -> keys.Key | None:
@@ -111,12 +111,12 @@ async def revoke_key(service: Service, principal: Principal, key_id: str) -> Key
 
     key = await service.database.write("system", revoke)
     if key is None:
-        raise NotFound("no such live key")
+        raise NotFound(f"no valid key has the id {key_id!r}; see `threefold keys list`")
     return key_info(key, now)
 
 
 def key_info(key: keys.Key, now: int) -> KeyInfo:
-    """What an administrator sees of a key."""
+    """Return a key as administrators see it."""
     return KeyInfo(
         key_id=key.key_id,
         label=key.label,
@@ -128,20 +128,20 @@ def key_info(key: keys.Key, now: int) -> KeyInfo:
         may_share=key.may_share,
         admin=key.admin,
         created_at=from_micros(key.created_at),
-        expires_at=_moment(key.expires_at),
-        revoked_at=_moment(key.revoked_at),
-        last_used_at=_moment(key.last_used_at),
-        old_token_until=_moment(key.old_secret_until),
+        expires_at=_time(key.expires_at),
+        revoked_at=_time(key.revoked_at),
+        last_used_at=_time(key.last_used_at),
+        old_token_until=_time(key.old_secret_until),
         alive=key.alive(now),
     )
 
 
-def _moment(micros: int | None) -> datetime | None:
+def _time(micros: int | None) -> datetime | None:
     return None if micros is None else from_micros(micros)
 
 
 async def audit_page(service: Service, cursor: str | None, limit: int) -> AuditPage:
-    """The audit, the newest entry first."""
+    """Return a page of the audit, newest entry first."""
     after = _position(cursor)
     rows = await service.database.read("system", lambda c: system_audit.page(c, after, limit + 1))
     entries, next_cursor = cut_page(rows, limit)
@@ -149,43 +149,45 @@ async def audit_page(service: Service, cursor: str | None, limit: int) -> AuditP
 
 
 async def verify_audit(service: Service, head: str | None) -> AuditCheck:
-    """Whether the chain is whole, and still holds a head of earlier days."""
+    """Check that the chain of the audit is whole, and that it still contains `head`."""
     try:
         known = None if head is None else system_audit.Link.parse(head)
     except ValueError as error:
-        raise InvalidRequest("head: not one that `verify` has shown", {"field": "head"}) from error
+        raise InvalidRequest(
+            "head: not a head of this audit; use one that `threefold audit verify` printed", {"field": "head"}
+        ) from error
     return await service.database.read("system", lambda c: system_audit.verify(c, known), snapshot=True)
 
 
 def owner_of(named: OwnerName) -> UUID:
-    """The key of the owner that a request names."""
+    """Return the key of the owner that a request names."""
     if named.user is not None:
         return owner_key("user", named.user)
     assert named.self_agent is not None
     return owner_key("self", named.self_agent)
 
 
-async def _everybody(service: Service) -> list[UUID]:
+async def _all_owners(service: Service) -> list[UUID]:
     return await service.database.read("system", system_owners.with_memory)
 
 
-async def _erase(service: Service, job: Erasure, owner: UUID, request: AdminForgetRequest) -> ForgetReceipt:
+async def _erase(service: Service, erasure: Erasure, owner: UUID, request: AdminForgetRequest) -> ForgetReceipt:
     whole_user = ScopeFilter(owner, user=None, agent="", session=None, reach=Reach.user)
-    wanted = ForgetRequest(level="user")
+    selector = ForgetRequest(level="user")
     if request.source is not None:
         source = ForgetSource(kind=request.source.kind, name=request.source.name)
-        wanted = ForgetRequest(source=source, since=request.since)
-    selected = selection.select_request(wanted, whole_user)
-    return await service.database.write(owner, lambda c: job.run(c, whole_user, selected))
+        selector = ForgetRequest(source=source, since=request.since)
+    selected = selection.select_request(selector, whole_user)
+    return await service.database.write(owner, lambda c: erasure.run(c, whole_user, selected))
 
 
-def _sum(job: Erasure, receipts: Sequence[ForgetReceipt]) -> ForgetReceipt:
+def _sum(erasure: Erasure, receipts: Sequence[ForgetReceipt]) -> ForgetReceipt:
     counts: Counter[str] = Counter()
     left_out: list[str] = []
     for receipt in receipts:
         counts.update(receipt.counts)
-        left_out += [name for name in receipt.not_covered if name not in (*left_out, *job.not_covered)]
-    return job.receipt_of(dict(counts), left_out, complete=all(receipt.complete for receipt in receipts))
+        left_out += [name for name in receipt.not_covered if name not in (*left_out, *erasure.not_covered)]
+    return erasure.receipt_of(dict(counts), left_out, complete=all(receipt.complete for receipt in receipts))
 
 
 def _selector(request: AdminForgetRequest) -> str:

@@ -1,6 +1,6 @@
-"""One owner's memory as a file of JSON lines, and such rows back into a store. For administrators.
+"""Export of one owner's memory as JSON lines, and import of such rows. For administrators.
 
-The first line names the owner; the last one counts the rows and holds the SHA-256 of all lines before it.
+The first line names the owner. The last line has the number of rows and the SHA-256 of all lines before it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from threefold_server.storage.store.archive_rules import Rules
 
 
 async def export(service: Service, principal: Principal, named: OneOwner) -> IO[bytes]:
-    """A temporary file with all that is kept of an owner at one moment; whoever closes it deletes it.
+    """Return a temporary file with the archive of an owner at one moment. The caller closes and so deletes it.
 
-    A file, as the database must not wait for the reader of a long answer.
+    It is a file because a transaction must not wait for the reader of a long answer.
+
+    Raises:
+        NotFound: Nothing is stored of this owner.
     """
     owner = owner_principal(named)
     now = service.clock()
 
     def write(connection: Connection) -> tuple[IO[bytes], int]:
-        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by whoever has sent it
+        file = tempfile.TemporaryFile()  # noqa: SIM115 - closed after it has been sent
         head = ArchiveHead(user=named.user, self_agent=named.self_agent, exported_at=from_micros(now))
         rows = (row.model_dump_json() for row in archive.dump(connection, owner.owner))
         return file, _write_lines(file, head.model_dump_json(), rows)
@@ -43,7 +46,7 @@ async def export(service: Service, principal: Principal, named: OneOwner) -> IO[
     file, rows = await service.database.read(owner.owner, write, snapshot=True)
     if not rows:
         file.close()
-        raise NotFound("nothing is kept of this owner")
+        raise NotFound("nothing is stored of this owner")
     actor = audit.actor_of(principal)
     await service.database.write(
         owner.owner, lambda c: audit.note(c, owner.owner, actor, "export", counts={"rows": rows}, at=now)
@@ -52,9 +55,15 @@ async def export(service: Service, principal: Principal, named: OneOwner) -> IO[
 
 
 async def load(service: Service, principal: Principal, request: ImportRequest) -> ImportReceipt:
-    """Add rows of an archive, all or none, as if they were saved now: what a save refuses is refused.
+    """Add rows of an archive, all or none, under the rules of a save.
 
-    What is there already is counted; what contradicts it is refused.
+    Rows that exist already are counted as present.
+
+    Raises:
+        InvalidRequest: A row is not valid.
+        Conflict: A row contradicts a stored one.
+        Forbidden: The caller may not share, or may not trust archives.
+        QuotaExceeded: The owner would have more turns or facts than the store allows.
     """
     if request.trust_archive:
         check_may_trust_archives(principal)
@@ -80,7 +89,7 @@ async def load(service: Service, principal: Principal, request: ImportRequest) -
 
 
 def _check_quotas(service: Service, connection: Connection, owner: Principal, added: archive.Added) -> None:
-    """Refuse, once it is known what is new, what would give one owner more than the store allows."""
+    """Raise QuotaExceeded if the added rows exceed a quota of the owner. Rows are new only after the insert."""
     settings = service.settings
     if settings.max_facts_per_user is not None and (more := len(added[facts])):
         held = fact_store.count(connection, owner.owner) - more
@@ -91,14 +100,14 @@ def _check_quotas(service: Service, connection: Connection, owner: Principal, ad
 
 
 def owner_principal(named: OneOwner) -> Principal:
-    """The owner that a request names, as if it were calling itself."""
+    """Return the principal of the owner that a request names."""
     return Principal(user=named.user, agent=named.self_agent or "", ceiling=Reach.user)
 
 
 def _write_lines(file: IO[bytes], head: str, rows: Iterator[str]) -> int:
-    """Head, rows and end; returns the number of rows."""
+    """Write head, rows and end. Return the number of rows."""
     digest = hashlib.sha256()
-    count = -1  # the head is no row
+    count = -1  # the head is not a row
     for line in chain([head], rows):
         count += 1
         data = line.encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Reading without a query: memories, sessions, turns, digests. Reads create nothing."""
+"""Lists of memories, sessions, turns and digests, without a query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from threefold_server.storage.sessions import digests, sessions, tasks, turns
 
 
 async def list_memories(service: Service, principal: Principal, request: ListRequest) -> MemoryPage:
-    """Facts and turns visible at a level, newest or most read first."""
+    """Return a page of the memories that are visible at a level, newest or most recalled first."""
     scope = read_scope(principal, request.level, request.session_id)
     if "shared" in request.include:
         check_reads_shared(principal)
@@ -44,7 +44,7 @@ async def list_memories(service: Service, principal: Principal, request: ListReq
 async def list_sessions(
     service: Service, principal: Principal, cursor: str | None, limit: int, *, state: bool = False
 ) -> SessionPage:
-    """The sessions of the caller's agent and user, the most recently written first."""
+    """Return a page of the sessions of the caller's agent and user, most recently written first."""
     scope = read_scope(principal, "agent", None)
     after = None
     if cursor is not None:
@@ -58,7 +58,7 @@ async def list_sessions(
 
 
 async def session_state(service: Service, principal: Principal, session_id: str) -> SessionState:
-    """What a framework keeps beside the turns."""
+    """Return the state that a framework keeps beside the turns of a session."""
     session = _session(principal, session_id)
     row = await service.database.read(principal.owner, lambda c: _existing(c, principal.owner, session))
     updated_at = from_micros(row.updated_at)
@@ -68,7 +68,7 @@ async def session_state(service: Service, principal: Principal, session_id: str)
 async def list_turns(
     service: Service, principal: Principal, session_id: str, from_seq: int, limit: int, *, payload: bool
 ) -> TurnPage:
-    """The verbatim turns of a session, oldest first; erased ones keep their place."""
+    """Return a page of verbatim turns, oldest first. Erased turns keep their sequence numbers."""
     session = _session(principal, session_id)
 
     def read(connection: Connection) -> TurnPage:
@@ -81,7 +81,7 @@ async def list_turns(
 
 
 async def list_digests(service: Service, principal: Principal, session_id: str) -> DigestPage:
-    """Every version of a session's digest, newest first."""
+    """Return every version of a session's digest, newest first."""
     session = _session(principal, session_id)
 
     def read(connection: Connection) -> DigestPage:
@@ -92,16 +92,16 @@ async def list_digests(service: Service, principal: Principal, session_id: str) 
 
 
 async def get_digest(service: Service, principal: Principal, session_id: str, version: int) -> Digest:
-    """One version of a session's digest."""
+    """Return one version of a session's digest."""
     session = _session(principal, session_id)
     found = await service.database.read(principal.owner, lambda c: digests.one(c, principal.owner, session, version))
     if found is None:
-        raise NotFound(f"no digest version {version} of this session")
+        raise NotFound(f"this session has no digest version {version}")
     return found
 
 
 async def session_status(service: Service, principal: Principal, session_id: str) -> SessionStatus:
-    """How far the background work on a session has come."""
+    """Return how far the background work on a session has come."""
     session = _session(principal, session_id)
     now = service.clock()
 

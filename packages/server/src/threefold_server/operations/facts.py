@@ -1,4 +1,4 @@
-"""Explicit memory: facts saved at once, superseded, restored. No model is asked."""
+"""Facts that callers save, change and restore. No model is asked."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ R = TypeVar("R", SaveFactRequest, UpdateFactRequest)
 
 
 async def save_fact(service: Service, principal: Principal, request: SaveFactRequest) -> Memory:
-    """Remember one statement; found by words as soon as this returns."""
+    """Save one fact. Searches by words find it as soon as this returns."""
     if request.shared:
         check_may_share(principal)
     now = service.clock()
@@ -41,7 +41,7 @@ async def save_fact(service: Service, principal: Principal, request: SaveFactReq
     def save(connection: Connection) -> Memory:
         sessions.ensure_owner(connection, principal, now)
         facts.touch_owner(connection, principal.owner)
-        _check_room(connection, service, principal)
+        _check_fact_quota(connection, service, principal)
         facts.add(connection, values)
         return _stored(connection, principal, values["fact"], now)
 
@@ -51,7 +51,7 @@ async def save_fact(service: Service, principal: Principal, request: SaveFactReq
 
 
 async def get_fact(service: Service, principal: Principal, fact_id: str) -> Memory:
-    """One fact by id, superseded or not."""
+    """Return one fact by id, superseded or not."""
     now = service.clock()
 
     def read(connection: Connection) -> Memory:
@@ -62,7 +62,7 @@ async def get_fact(service: Service, principal: Principal, fact_id: str) -> Memo
 
 
 async def update_fact(service: Service, principal: Principal, fact_id: str, request: UpdateFactRequest) -> Memory:
-    """Change a fact. A new text makes a new version with an id of its own; the old one stays as history."""
+    """Change a fact. A new text makes a new version with its own id; the old version stays in the history."""
     now = service.clock()
     request = _clean(service, request)
 
@@ -71,7 +71,8 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
         row = _find_to_change(connection, principal, fact_id, now)
         if row.valid_to is not None:
             raise Conflict(
-                "this version was superseded; change the current one", {"superseded_by": row.superseded_by.hex}
+                "this version of the fact was superseded; change the current version",
+                {"superseded_by": row.superseded_by.hex},
             )
         _check_trust(request, row)
         changes = _changes(request, now)
@@ -82,7 +83,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
             row = facts.get(connection, row.owner, row.fact)
             index.update_fact(connection, row)
             return facts.to_memories(connection, [row], principal.user)[0]
-        _check_room(connection, service, principal)
+        _check_fact_quota(connection, service, principal)
         return _supersede(connection, principal, row, {**changes, "text": request.text}, now)
 
     updated = await service.database.write(principal.owner, update)
@@ -91,7 +92,7 @@ async def update_fact(service: Service, principal: Principal, fact_id: str, requ
 
 
 async def fact_history(service: Service, principal: Principal, fact_id: str) -> FactHistory:
-    """Every version of a fact, oldest first."""
+    """Return every version of a fact, oldest first."""
     now = service.clock()
 
     def read(connection: Connection) -> FactHistory:
@@ -103,7 +104,7 @@ async def fact_history(service: Service, principal: Principal, fact_id: str) -> 
 
 
 async def restore_fact(service: Service, principal: Principal, fact_id: str) -> Memory:
-    """Make a superseded version the current one again; what had replaced it becomes history."""
+    """Make a superseded version current again. The version that replaced it becomes history."""
     now = service.clock()
 
     def restore(connection: Connection) -> Memory:
@@ -124,12 +125,12 @@ async def restore_fact(service: Service, principal: Principal, fact_id: str) -> 
 
 
 def _clean(service: Service, request: R) -> R:
-    """What somebody wants to be remembered, without secrets."""
+    """Return the request without secrets in its text and metadata."""
     values = {name: getattr(request, name) for name in ("text", "metadata")}
     return request.model_copy(update=redact_value(values, service.redact))
 
 
-def _check_room(connection: Connection, service: Service, principal: Principal) -> None:
+def _check_fact_quota(connection: Connection, service: Service, principal: Principal) -> None:
     quota = service.settings.max_facts_per_user
     if quota is not None:
         check_quota("facts", facts.count(connection, principal.owner), 1, quota)
@@ -145,7 +146,7 @@ def _find(connection: Connection, scope: ScopeFilter, fact_id: str, now: int) ->
 
 def _find_to_change(connection: Connection, principal: Principal, fact_id: str, now: int) -> AnyRow:
     row = _find(connection, item_scope(principal), fact_id, now)
-    if row.shared:  # another key of the same user may lack the right that saved it
+    if row.shared:  # another key of the same user may lack the right to share
         check_may_share(principal)
     return row
 
@@ -209,7 +210,7 @@ def _supersede(connection: Connection, principal: Principal, old: AnyRow, change
 
 
 def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) -> Memory:
-    """Index a fact that has just become current, by words at once and by meaning soon, and show it."""
+    """Index the words of a fact that became current, schedule its embedding, and return it."""
     row = facts.get(connection, principal.owner, fact)
     index.add_fact(connection, row, fact_passages(row.text))
     tasks.schedule(connection, row.owner, row.owner, "embed", now)
@@ -217,5 +218,5 @@ def _stored(connection: Connection, principal: Principal, fact: UUID, now: int) 
 
 
 def expiry(days: float | None, now: int) -> int | None:
-    """When a fact that is saved now expires; None: never."""
+    """Return when a fact that is saved now expires; None if never."""
     return None if days is None else now + int(days * DAY)

@@ -1,4 +1,4 @@
-"""Erasure: one selector, one transaction over every tier, verified, with a receipt."""
+"""Erasure of memory: one selector, one transaction over every tier, a check, and a receipt."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from threefold_server.storage.erasure import erase, erasures, selection
 from threefold_server.storage.store import system
 from threefold_server.storage.store.audit import Actor, actor_of, note
 
+# The counts of a receipt.
 TIERS = ("sessions", "turns", "digests", "facts", "items", "index", "threads", "checkpoints")
 
 
 async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
-    """Erase what the selector names, as far as the caller may reach. A dry run does the same and takes it back."""
+    """Erase what the selector names, within the caller's reach. A dry run erases and rolls back."""
     scope = erasure_scope(principal, request)
     selected = selection.select_request(request, scope)
-    kept: list[str] = []
+    not_covered: list[str] = []
     if principal.user is not None and request.level is not None:
-        kept = await held_for_all(service, principal.agent if request.level == "agent" else None)
-    job = Erasure(_selector(request), request.dry_run, service.clock(), actor_of(principal), kept)
-    receipt = await service.database.write(principal.owner, lambda c: job.run(c, scope, selected))
-    return receipt if request.dry_run else await conclude(service, job.selector, receipt)
+        not_covered = await held_for_all(service, principal.agent if request.level == "agent" else None)
+    erasure = Erasure(_selector(request), request.dry_run, service.clock(), actor_of(principal), not_covered)
+    receipt = await service.database.write(principal.owner, lambda c: erasure.run(c, scope, selected))
+    return receipt if request.dry_run else await conclude(service, erasure.selector, receipt)
 
 
 async def conclude(service: Service, selector: str, receipt: ForgetReceipt) -> ForgetReceipt:
-    """Count what went, let the workers fold anew, and clear the file where that is quickly done."""
+    """Count the erased rows, wake the workers to rebuild digests, and purge the files if that is quick."""
     service.metrics.erasures.labels(selector).inc()
     for tier, count in receipt.counts.items():
         service.metrics.erased_rows.labels(tier).inc(count)
@@ -45,7 +46,7 @@ async def conclude(service: Service, selector: str, receipt: ForgetReceipt) -> F
 async def delete_fact(
     service: Service, principal: Principal, fact_id: str, *, sources: bool, in_session: str | None
 ) -> ForgetReceipt:
-    """Erase one fact or turn; someone else's answers like an unknown one."""
+    """Erase one fact or turn. Raise NotFound for an unknown id and for an id of another owner."""
     request = ForgetRequest(memory_ids=[fact_id], sources=sources, in_session=in_session)
     receipt = await forget(service, principal, request)
     if not receipt.counts["facts"] and not receipt.counts["turns"]:
@@ -54,7 +55,10 @@ async def delete_fact(
 
 
 async def held_for_all(service: Service, agent: str | None) -> list[str]:
-    """What an agent, or any, holds for all of its users: not one user's to erase, even what this user put there."""
+    """Return the names of data that an agent (or any agent) has for all of its users.
+
+    One user cannot erase it, even if this user wrote it.
+    """
     held = await service.database.read("system", partial(system.held_for_all, agent=agent))
     return [f"{name} of scope 'agent'" for name in held]
 
@@ -69,7 +73,7 @@ def _selector(request: ForgetRequest) -> str:
 
 @dataclass(frozen=True)
 class Erasure:
-    """One forget, as the transaction of each owner sees it."""
+    """One forget request, applied to each owner in a transaction."""
 
     selector: str
     dry_run: bool
@@ -79,7 +83,7 @@ class Erasure:
     receipt: UUID = field(default_factory=uuid4)
 
     def run(self, connection: Connection, scope: ScopeFilter, selected: selection.Selection) -> ForgetReceipt:
-        """Erase what is selected of one owner, keep the receipt, and note it."""
+        """Erase the selected rows of one owner, store the receipt, and note it in the audit."""
         selection.check_unambiguous(connection, scope.owner, selected)
         with connection.begin_nested() as savepoint:
             counts = self._erase(connection, scope.owner, selected)
@@ -88,11 +92,11 @@ class Erasure:
             if self.dry_run:
                 savepoint.rollback()
         if not self.dry_run:
-            self._keep(connection, scope.owner, counts, complete=left == 0)
+            self._store_receipt(connection, scope.owner, counts, complete=left == 0)
         return self.receipt_of(counts, left_out, complete=left == 0)
 
     def receipt_of(self, counts: dict[str, int], left_out: Sequence[str], *, complete: bool) -> ForgetReceipt:
-        """What the caller gets to see."""
+        """Return the receipt for the caller."""
         return ForgetReceipt(
             receipt_id=self.receipt.hex,
             counts={tier: counts.get(tier, 0) for tier in TIERS},
@@ -106,7 +110,7 @@ class Erasure:
     def _erase(self, connection: Connection, owner: UUID, selected: selection.Selection) -> dict[str, int]:
         erase.next_epoch(connection, owner)
         counts: Counter[str] = Counter()
-        if selected.turns is not None:  # before the facts: their sources tell which turns
+        if selected.turns is not None:  # before the facts, whose sources name the turns
             counts += erase.blank_turns(connection, owner, selected.turns, self.now)
         if selected.facts is not None:
             counts += erase.erase_facts(connection, owner, selected.facts)
@@ -120,7 +124,7 @@ class Erasure:
             erase.erase_owner(connection, owner)
         return {tier: counts[tier] for tier in TIERS}
 
-    def _keep(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:
+    def _store_receipt(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:
         outcome = "done" if complete else "incomplete"
         erasures.add_receipt(connection, owner, self.receipt, self.selector, counts, self.now)
         note(connection, owner, self.actor, "forget", target=self.selector, counts=counts, outcome=outcome, at=self.now)

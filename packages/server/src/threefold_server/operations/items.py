@@ -1,4 +1,4 @@
-"""Items of frameworks' stores: one request, all or none; its reads see what was there before its writes."""
+"""Items of frameworks' stores. A request is one transaction; its reads see the state before its writes."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from threefold_server.text.item_fields import Work, item_passages
 
 ANY_LABEL = "*"
 ONE_SECONDS, MANY_SECONDS = 3.0, 20.0
-"""How long the embedder may take: clients wait 5 s for one operation and 30 s for several."""
+"""Time for the embedder with one and with several operations: clients wait 5 s and 30 s."""
 
 NO_VECTORS: Vectors = np.empty((0, 0), np.float32)
 
 
 async def run_items(service: Service, principal: Principal, request: ItemsRequest) -> ItemsResponse:
-    """Do what a request asks for, in one transaction."""
+    """Run the operations of a request in one transaction."""
     batch = await _prepare(service, items_holder(principal, request.scope), request.ops)
     if batch.puts or batch.deletes:
         results = await service.database.write(batch.holder.owner, batch.run)
     else:
         results = await service.database.read(batch.holder.owner, batch.read)
-        if batch.read_keys:
+        if batch.refreshed:
             await service.database.write(batch.holder.owner, batch.renew_ttl)
     if any(put.vectors is None for put in batch.puts.values()):
         service.wake()
@@ -57,7 +57,7 @@ async def run_items(service: Service, principal: Principal, request: ItemsReques
 
 @dataclass
 class _Batch:
-    """One request, as its transaction sees it."""
+    """One request, prepared for its transaction."""
 
     holder: Holder
     ops: Sequence[ItemOp]
@@ -66,21 +66,21 @@ class _Batch:
     puts: dict[UUID, Put]
     deletes: list[UUID]
     now: int
-    read_keys: set[UUID] = field(default_factory=set[UUID])
-    """Items that were read and have a time to live that begins anew."""
+    refreshed: set[UUID] = field(default_factory=set[UUID])
+    """Items that were read and whose time to live starts again."""
 
     def run(self, connection: Connection) -> list[OpResult]:
         results = self.read(connection)
-        if self.read_keys:
+        if self.refreshed:
             self.renew_ttl(connection)
         items.write(connection, self.holder, self.puts, self.deletes, self.embedder, self.now)
         return results
 
     def renew_ttl(self, connection: Connection) -> None:
-        items.renew_ttl(connection, self.holder.owner, sorted(self.read_keys), self.now)
+        items.renew_ttl(connection, self.holder.owner, sorted(self.refreshed), self.now)
 
     def read(self, connection: Connection) -> list[OpResult]:
-        self.read_keys.clear()
+        self.refreshed.clear()
         return [self._result(connection, op) for op in self.ops]
 
     def _result(self, connection: Connection, op: ItemOp) -> OpResult:
@@ -100,7 +100,7 @@ class _Batch:
         if row is None:
             return OpResult()
         if op.refresh_ttl and row.ttl is not None:
-            self.read_keys.add(key)
+            self.refreshed.add(key)
         return OpResult(item=to_item(row))
 
     def _search(self, connection: Connection, op: SearchItems) -> OpResult:
@@ -111,7 +111,7 @@ class _Batch:
         else:
             found = [(row, None) for row in items.newest(*here, page)]
         if op.refresh_ttl:
-            self.read_keys |= {row.item for row, _ in found if row.ttl is not None}
+            self.refreshed |= {row.item for row, _ in found if row.ttl is not None}
         return OpResult(items=[to_item(row, score) for row, score in found])
 
     def _namespaces(self, connection: Connection, op: ListNamespaces) -> list[list[str]]:
@@ -122,7 +122,7 @@ class _Batch:
 
 
 async def _prepare(service: Service, holder: Holder, ops: Sequence[ItemOp]) -> _Batch:
-    """Check the filters and ask the embedder, before any connection is held."""
+    """Check the filters and call the embedder, before a connection is taken."""
     searches = [op for op in ops if isinstance(op, SearchItems)]
     for search in searches:
         check_filter(search.filter)
@@ -144,7 +144,7 @@ async def _prepare(service: Service, holder: Holder, ops: Sequence[ItemOp]) -> _
 
 
 async def _texts(service: Service, puts: Iterable[PutItem]) -> list[list[str]]:
-    """The texts of each item that are found by meaning."""
+    """Return the texts of each item that are searched by meaning."""
     indexed = [(put.value, put.index or []) for put in puts]
     if not any(fields for _, fields in indexed):
         return [[] for _ in indexed]
@@ -153,7 +153,7 @@ async def _texts(service: Service, puts: Iterable[PutItem]) -> list[list[str]]:
 
 
 async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str], seconds: float) -> Vectors:
-    """Vectors of queries, which need one, and of texts, whose vectors may come later: then there are none."""
+    """Return the vectors of queries and texts; none if only texts are late, which are embedded later."""
     if not queries and not texts:
         return NO_VECTORS
     try:
@@ -162,7 +162,7 @@ async def _embed(service: Service, queries: Sequence[str], texts: Sequence[str],
     except (ModelError, TimeoutError) as error:
         if queries:
             raise Unavailable(
-                "the embedder did not answer, so nothing can be searched by meaning; try again"
+                "the embedder did not answer, so this search by meaning is not possible now; try again"
             ) from error
         return NO_VECTORS
 
@@ -172,8 +172,10 @@ def _puts(puts: Iterable[PutItem], texts: Sequence[Sequence[str]], vectors: Vect
     for op, found in zip(puts, texts, strict=True):
         own = vectors[start : start + len(found)]
         start += len(found)
-        late = len(own) < len(found)
-        yield Put(to_path(op.namespace), op.key, op.value, op.index or [], op.ttl, len(found), None if late else own)
+        embedded_later = len(own) < len(found)
+        yield Put(
+            to_path(op.namespace), op.key, op.value, op.index or [], op.ttl, len(found), None if embedded_later else own
+        )
 
 
 def _key(holder: Holder, op: GetItem | PutItem | DeleteItem) -> UUID:
@@ -181,7 +183,7 @@ def _key(holder: Holder, op: GetItem | PutItem | DeleteItem) -> UUID:
 
 
 def _literal_start(conditions: Sequence[NamespaceMatch]) -> list[str]:
-    """The longest beginning that all wanted namespaces share, as far as a prefix says so without `*`."""
+    """Return the longest prefix without `*` that the conditions give; all matching namespaces start with it."""
     prefixes = (match.path for match in conditions if match.match_type == "prefix")
     literal = [list(takewhile(lambda label: label != ANY_LABEL, path)) for path in prefixes]
     return max([[], *literal], key=len)
@@ -190,8 +192,8 @@ def _literal_start(conditions: Sequence[NamespaceMatch]) -> list[str]:
 def _fits(labels: Sequence[str], match: NamespaceMatch) -> bool:
     size = len(match.path)
     part = labels[:size] if match.match_type == "prefix" else labels[max(0, len(labels) - size) :]
-    return len(part) == size and all(map(_same, part, match.path))
+    return len(part) == size and all(map(_fits_label, part, match.path))
 
 
-def _same(label: str, wanted: str) -> bool:
-    return wanted in (label, ANY_LABEL)
+def _fits_label(label: str, expected: str) -> bool:
+    return expected in (label, ANY_LABEL)

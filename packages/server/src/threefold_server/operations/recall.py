@@ -1,4 +1,4 @@
-"""Recall: window, digest and long-term memory for one query, each within its deadline, and the block."""
+"""Recall: window, digest and long-term memory for a query, each within a deadline, and the rendered block."""
 
 from __future__ import annotations
 
@@ -33,31 +33,29 @@ from threefold_server.text.remembered import hash_of
 from threefold_server.text.tokens import head_and_tail
 
 EMBED_SHARE = 0.6
-"""Of a tier's deadline, for the query's vector: the search by words must still fit in."""
+"""Part of a tier's deadline for the query's vector; the rest is for the search."""
 
-ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more would hold up the event loop
+ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more is done in a thread
 
 FIRST_PAGE = 200
-"""Turns read for a window at first; about twice what the default budget holds of ordinary talk."""
-
+"""Turns of the first page that is read for a window: about twice as many as fit the default budget."""
 
 LOOK_BACK = 2_000
-"""Turns among which the newest user turn is looked for, where it is not on the page that was read."""
+"""Newest turns that are searched for a user turn if the page contains none."""
 
 LEAST_CHARS, CHARS_PER_TOKEN = 20_000, 8
-"""What is read of one turn for a window: with 4.2 characters in a token of English, more than the budget can show."""
+"""Characters of one turn that are read for a window. English has 4.2 per token, so that is more than the budget."""
 
 SPARE = 20
-"""Memories ranked beyond those asked for: some stand in the window already, or say the same as a better one."""
+"""Extra memories that are ranked: some are in the window already, or repeat a better one."""
 
-
-Place = tuple[str, str | None, int]
-"""(agent, session id, sequence number): one turn of the caller's owner."""
+TurnRef = tuple[str, str | None, int]
+"""A turn of the caller's owner: (agent, session id, sequence number)."""
 
 
 @dataclass
 class _Tiers:
-    """What is asked of the tiers, and what they brought, filled in side by side."""
+    """The limits of one recall and the results of its tiers, which run at the same time."""
 
     budget: int
     top_k: int
@@ -69,12 +67,19 @@ class _Tiers:
     pending: int = 0
     dropped: list[Dropped] = field(default_factory=list[Dropped])
     degraded: list[str] = field(default_factory=list[str])
-    asked: int = 0
-    failed: int = 0
+    reads: int = 0
+    failed_reads: int = 0
 
 
 async def recall(service: Service, principal: Principal, request: RecallRequest) -> RecallResponse:
-    """Everything that matters now. A tier that fails or is late is named in `degraded`; if all do, the call fails."""
+    """Return window, digest and the best memories for a query, and the block that shows them.
+
+    A tier that fails or is late is named in `degraded`.
+
+    Raises:
+        Unavailable: No tier answered in time.
+        Forbidden: The level is above the caller's ceiling, or the caller may not read shared facts.
+    """
     scope = read_scope(principal, request.level, request.session_id)
     if "shared" in request.include:
         check_reads_shared(principal)
@@ -84,12 +89,12 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
         top_k=policy.top_k if request.top_k is None else request.top_k,
     )
     async with anyio.create_task_group() as group:
-        present = scope.session is not None and request.as_of is None
-        if present and (names := _asked(request, "short_term", "medium_term")):
+        reads_session = scope.session is not None and request.as_of is None
+        if reads_session and (names := _included(request, "short_term", "medium_term")):
             group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
-        if names := _asked(request, "long_term", "shared"):
+        if names := _included(request, "long_term", "shared"):
             group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
-    if tiers.asked and tiers.failed == tiers.asked:
+    if tiers.reads and tiers.failed_reads == tiers.reads:
         raise Unavailable("no tier of memory answered in time; try again", {"retry_after": 1})
     answer = partial(_respond, service, principal, request, tiers)
     sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns), sum(len(found.text) for found in tiers.found) // 8]
@@ -101,13 +106,13 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     return response
 
 
-def _asked(request: RecallRequest, *tiers: Tier) -> list[Tier]:
+def _included(request: RecallRequest, *tiers: Tier) -> list[Tier]:
     return [tier for tier in tiers if tier in request.include]
 
 
 async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: Callable[[], Awaitable[None]]) -> None:
-    """Give tiers that are read together their deadline; failing it, say so instead of failing the call."""
-    tiers.asked += 1
+    """Run the read of some tiers within the deadline. If it fails or is late, mark them as degraded."""
+    tiers.reads += 1
     reason = "deadline"
     with anyio.move_on_after(service.settings.tier_deadline):
         try:
@@ -115,7 +120,7 @@ async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: C
             return
         except Unavailable as error:
             reason = error.message
-    tiers.failed += 1
+    tiers.failed_reads += 1
     _degrade(service, tiers, names, reason)
 
 
@@ -133,9 +138,9 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
     def read(connection: Connection) -> tuple[int, list[Turn], AnyRow | None]:
         newest: list[Turn] = []
         if "short_term" in request.include:
-            newest = _newest(connection, scope, tiers.budget, service.settings.event_cap, service.redact)
+            newest = _newest_turns(connection, scope, tiers.budget, service.settings.event_cap, service.redact)
         last_seq = newest[-1].seq if newest else 0
-        newest = _readable(_trusted(newest, request.min_trust), tiers.budget, service.redact)
+        newest = _redacted_window(_trusted(newest, request.min_trust), tiers.budget, service.redact)
         row = digests.latest(connection, scope.owner, session) if "medium_term" in request.include else None
         return last_seq, newest, row
 
@@ -146,11 +151,11 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
         tiers.digest = _view(row)
 
 
-def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
-    """Enough of the newest whole groups to fill the budget, at most `cap` turns, and the newest user turn.
+def _newest_turns(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
+    """Return the newest whole groups that fill the budget, at most `cap` turns, and the newest user turn.
 
-    A second page is read if whole groups of the first do not fill the budget: they are short, or one of them is longer
-    than the page. A group longer than the cap is left out.
+    If the whole groups of the first page do not fill the budget, a second page of `cap` turns is read. A group longer
+    than `cap` is left out.
     """
     session = scope.session
     assert session is not None
@@ -168,21 +173,23 @@ def _newest(connection: Connection, scope: ScopeFilter, budget: int, cap: int, r
 
 
 def _whole_groups(found: list[Turn], page: int) -> list[Turn]:
-    """Without the oldest group of a page that was full: its beginning may not be on the page."""
+    """Return the turns of a page without its oldest group if the page is full: the group may begin before it."""
     return found if len(found) <= page else [turn for group in group_turns(found)[1:] for turn in group]
 
 
 def _trusted(newest: Sequence[Turn], min_trust: float | None) -> Sequence[Turn]:
-    """Return the groups of turns whose least trusted turn has enough trust: no call is shown without its results."""
+    """Return the groups whose least trusted turn has at least `min_trust`, so that no call loses its results."""
     if not min_trust:
         return newest
     groups = (group for group in group_turns(newest) if min(turn.trust or 0.0 for turn in group) >= min_trust)
     return [turn for group in groups for turn in group]
 
 
-def _readable(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
-    """As many whole groups as a window could hold, with the newest user turn, and of each turn what a model may read;
-    the turns of a session (`/v1/sessions/{id}/turns`) are as they were said."""
+def _redacted_window(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
+    """Return the newest whole groups that may fit the window, and the newest user turn, without secrets.
+
+    `/v1/sessions/{id}/turns` returns the turns unchanged.
+    """
     readable: list[Turn] = []
     used = 0
     for group in reversed(group_turns(newest)):
@@ -205,9 +212,9 @@ def _without_secrets(turn: Turn, redact: Redact) -> Turn:
 
 async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
     settings = service.settings
-    query = service.redact(request.query)  # it may go to an embedder elsewhere
+    query = service.redact(request.query)  # the embedder may be a service on another host
     vector = await _query_vector(service, scope, query, tiers)
-    job = memories.Search(
+    query_search = memories.Search(
         query=query,
         vector=vector,
         embedder=service.embedder.name,
@@ -221,11 +228,11 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         redact=service.redact,
     )
     with span("search"):
-        tiers.found, tiers.pending = await service.database.read(scope.owner, job.run, pipelined=True)
+        tiers.found, tiers.pending = await service.database.read(scope.owner, query_search.run, pipelined=True)
 
 
 async def _query_vector(service: Service, scope: ScopeFilter, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
-    """The query's vector; without one the search goes by words alone and says so."""
+    """Return the query's vector. If the embedder fails or is late, mark it as degraded and return None."""
     if not query.strip():
         return None
     key = hash_of(scope.owner.hex, service.embedder.name, query)
@@ -264,30 +271,32 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
 
 
 def _cutter(newest: Sequence[Turn]) -> Cut:
-    """What cuts a text to a budget. Of a turn that was read in part, its mark tells the length of the whole."""
+    """Return a function that cuts a text to a token budget; the mark in it names the full length."""
     full = {turn.content: turn.tokens for turn in newest if turn.cut}
     return (lambda text, budget: head_and_tail(text, budget, full.get(text))) if full else head_and_tail
 
 
-def _choose(found: Iterable[RecalledMemory], excluded: set[str], shown: set[Place], limit: int) -> list[RecalledMemory]:
-    """The best distinct memories, facts first, without what the window shows or a chosen fact already says."""
-    known = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
+def _choose(
+    found: Iterable[RecalledMemory], excluded: set[str], shown: set[TurnRef], limit: int
+) -> list[RecalledMemory]:
+    """Return the best distinct memories, facts first, without those in the window or cited by a chosen fact."""
+    candidates = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
     chosen: dict[str, RecalledMemory] = {}
-    for memory in known:  # of those that say the same the most trusted stays; a fact replaces a turn
+    for memory in candidates:  # of memories with the same words the most trusted is kept, a fact before a turn
         words = plain(memory.text)
         chosen[words] = max(chosen.get(words, memory), memory, key=lambda each: (each.trust, each.kind == "fact"))
     best = list(chosen.values())
-    cited = {place for memory in best[:limit] if memory.kind == "fact" for place in _places(memory)}
-    fresh = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_places(memory))]
-    return sorted(fresh[:limit], key=lambda memory: memory.kind != "fact")
+    cited = {turn for memory in best[:limit] if memory.kind == "fact" for turn in _turns(memory)}
+    uncited = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_turns(memory))]
+    return sorted(uncited[:limit], key=lambda memory: memory.kind != "fact")
 
 
-def _is_shown(memory: RecalledMemory, shown: set[Place]) -> bool:
-    return memory.kind == "turn" and not shown.isdisjoint(_places(memory))
+def _is_shown(memory: RecalledMemory, shown: set[TurnRef]) -> bool:
+    return memory.kind == "turn" and not shown.isdisjoint(_turns(memory))
 
 
-def _places(memory: RecalledMemory) -> list[Place]:
-    """The turns that a memory is, or rests on."""
+def _turns(memory: RecalledMemory) -> list[TurnRef]:
+    """Return the turns of a memory: its sources, or itself if it is a turn."""
     return [
         (memory.agent, source.session_id, seq)
         for source in memory.sources

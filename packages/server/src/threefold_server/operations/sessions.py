@@ -1,4 +1,4 @@
-"""Ending a session: consolidate what has been said so far, without waiting for idleness."""
+"""The end of a session: its turns are consolidated without waiting until it is idle."""
 
 from __future__ import annotations
 
@@ -19,16 +19,19 @@ POLL_SECONDS = 0.05
 
 
 async def end_session(service: Service, principal: Principal, session_id: str, wait: float) -> SessionStatus:
-    """Make the session's work due now; with `wait` (seconds), answer once the turns seen now are done, or the time is
-    over. Later appends are normal."""
+    """Make the tasks of a session due now, and return its status. Turns may still be appended later.
+
+    Args:
+        wait: Seconds to wait until the turns of now are consolidated; 0 returns at once.
+    """
     status = await session_status(service, principal, session_id)
     session = session_scope(principal, session_id).session
     assert session is not None
     kinds: list[tasks.TaskKind] = ["index", "fold"] if service.settings.rolling_summary else ["index"]
     if service.extractor is not None:
         kinds.append("extract")
-    hurry = partial(_schedule, owner=principal.owner, session=session, kinds=kinds, now=service.clock())
-    await service.database.write(principal.owner, hurry)
+    make_due = partial(_schedule, owner=principal.owner, session=session, kinds=kinds, now=service.clock())
+    await service.database.write(principal.owner, make_due)
     service.wake()
     target = status.last_seq
     status = await session_status(service, principal, session_id)

@@ -1,4 +1,4 @@
-"""Threads of graphs: one transaction per call, and no look into what they hold."""
+"""Threads of LangGraph. Each call is one transaction and does not interpret the stored values."""
 
 from __future__ import annotations
 
@@ -37,40 +37,44 @@ from threefold_server.storage.threads.checkpoints import Position
 async def put_checkpoint(
     service: Service, principal: Principal, thread_id: str, request: PutCheckpointRequest
 ) -> Stored:
-    """Store a checkpoint and new values of its channels; with limits, drop what is beyond them."""
+    """Store a checkpoint and the new values of its channels. With limits, drop the checkpoints beyond them.
+
+    Raises:
+        Conflict: The thread was deleted while its run was going on.
+    """
     named = [(request.ns, request.checkpoint_id), *storage.parents_of(request.metadata).items()]
     if request.parent_id is not None:
         named.append((request.ns, request.parent_id))
-    visit = _Visit.of(service, principal, thread_id, request.scope)
-    retained = request.keep_last is not None or request.max_age is not None
+    call = _ThreadCall.of(service, principal, thread_id, request.scope)
+    has_limits = request.keep_last is not None or request.max_age is not None
 
     def run(connection: Connection) -> Stored:
-        visit.write(connection, named, lambda: storage.put_checkpoint(connection, visit.thread, request, visit.now))
-        return Stored(stored=1, dropped=_retire(connection, visit, request) if retained else 0)
+        call.write(connection, named, lambda: storage.put_checkpoint(connection, call.thread, request, call.now))
+        return Stored(stored=1, dropped=_drop_old(connection, call, request) if has_limits else 0)
 
     try:
-        return await service.database.write(visit.holder.owner, run, pipelined=not retained)
+        return await service.database.write(call.holder.owner, run, pipelined=not has_limits)
     except Conflict:
-        # What builds on it is as late as it is, and names nothing but it.
-        refuse = partial(erase.refuse_late, thread=visit.thread, ns=request.ns, checkpoint_id=request.checkpoint_id)
-        await service.database.write(visit.holder.owner, partial(refuse, now=visit.now))
+        # Later checkpoints of this run name only this one as parent, so mark it as erased too.
+        refuse = partial(erase.refuse_late, thread=call.thread, ns=request.ns, checkpoint_id=request.checkpoint_id)
+        await service.database.write(call.holder.owner, partial(refuse, now=call.now))
         raise
 
 
 async def put_writes(service: Service, principal: Principal, thread_id: str, request: PutWritesRequest) -> Stored:
-    """Store the writes of a task, whether or not their checkpoint is there yet."""
-    visit = _Visit.of(service, principal, thread_id, request.scope)
+    """Store the writes of a task, even before their checkpoint."""
+    call = _ThreadCall.of(service, principal, thread_id, request.scope)
     named = [(request.ns, request.checkpoint_id)]
 
     def run(connection: Connection) -> Stored:
-        visit.write(connection, named, lambda: storage.put_writes(connection, visit.thread, request))
+        call.write(connection, named, lambda: storage.put_writes(connection, call.thread, request))
         return Stored(stored=len(request.writes))
 
-    return await service.database.write(visit.holder.owner, run, pipelined=True)
+    return await service.database.write(call.holder.owner, run, pipelined=True)
 
 
 async def query(service: Service, principal: Principal, request: QueryCheckpointsRequest) -> CheckpointPage:
-    """One page of checkpoints."""
+    """Return a page of checkpoints."""
     holder = thread_holder(principal, request.scope, names_threads=request.thread_id is not None)
     after: Position | None = None
     if request.cursor is not None:
@@ -85,7 +89,7 @@ async def query(service: Service, principal: Principal, request: QueryCheckpoint
 async def history(
     service: Service, principal: Principal, thread_id: str, request: ChannelHistoryRequest
 ) -> ChannelHistories:
-    """What the ancestors of a checkpoint wrote to some channels."""
+    """Return what the ancestors of a checkpoint wrote to some channels."""
     holder = thread_holder(principal, request.scope, names_threads=True)
     thread = storage.Thread(holder.owner, thread_key(holder, thread_id))
     read = partial(
@@ -99,13 +103,13 @@ async def history(
 
 
 async def copy(service: Service, principal: Principal, thread_id: str, request: CopyThreadRequest) -> ThreadCounts:
-    """Copy a thread's whole history under another id. A thread that is not there is copied to nothing."""
-    source = _Visit.of(service, principal, thread_id, request.scope)
-    target = _Visit.of(service, principal, request.target, request.scope)
+    """Copy a thread's whole history under another id. Nothing is copied if the thread does not exist."""
+    source = _ThreadCall.of(service, principal, thread_id, request.scope)
+    target = _ThreadCall.of(service, principal, request.target, request.scope)
 
     def run(connection: Connection) -> ThreadCounts:
-        held = storage.lock(connection, storage.named(source.holder, [thread_id]))
-        if source.thread == target.thread or not held:
+        existing = storage.lock(connection, storage.named(source.holder, [thread_id]))
+        if source.thread == target.thread or not existing:
             return ThreadCounts(threads=0, checkpoints=0)
         target.open(connection)
         return ThreadCounts(threads=1, checkpoints=storage.copy(connection, source.thread, target.thread))
@@ -114,7 +118,7 @@ async def copy(service: Service, principal: Principal, thread_id: str, request: 
 
 
 async def prune(service: Service, principal: Principal, request: PruneThreadsRequest) -> ThreadCounts:
-    """Keep the newest checkpoint of each namespace, or nothing."""
+    """Delete threads, or all of their checkpoints but the newest of each namespace."""
     if request.strategy == "delete":
         return await _delete(service, principal, request.scope, request.thread_ids)
     holder = thread_holder(principal, request.scope, names_threads=True)
@@ -138,7 +142,7 @@ async def delete_runs(service: Service, principal: Principal, request: DeleteRun
 
 
 async def delete(service: Service, principal: Principal, thread_id: str, scope: DataScope) -> ThreadCounts:
-    """Delete a thread. What a run that is still at it writes afterwards is refused."""
+    """Delete a thread. Later writes of a run that still uses it are refused."""
     return await _delete(service, principal, scope, [thread_id])
 
 
@@ -157,18 +161,18 @@ async def _delete(service: Service, principal: Principal, scope: DataScope, ids:
 
 
 def _cursor(position: Position) -> str:
-    checkpoint_id, place, thread = position
-    return encode_cursor((checkpoint_id, place.hex, thread.hex))
+    checkpoint_id, namespace, thread = position
+    return encode_cursor((checkpoint_id, namespace.hex, thread.hex))
 
 
-def _retire(connection: Connection, visit: _Visit, request: PutCheckpointRequest) -> int:
-    before = None if request.max_age is None else visit.now - int(request.max_age * MICROS)
-    return pruning.drop_old(connection, visit.thread, request.keep_last, before)
+def _drop_old(connection: Connection, call: _ThreadCall, request: PutCheckpointRequest) -> int:
+    before = None if request.max_age is None else call.now - int(request.max_age * MICROS)
+    return pruning.drop_old(connection, call.thread, request.keep_last, before)
 
 
 @dataclass(frozen=True)
-class _Visit:
-    """One writing call to one thread."""
+class _ThreadCall:
+    """One call that writes to one thread."""
 
     holder: Holder
     thread: storage.Thread
@@ -182,17 +186,17 @@ class _Visit:
         return cls(holder, thread, thread_id, service.clock())
 
     def open(self, connection: Connection) -> None:
-        """Make sure that the thread is there, and keep a deletion waiting."""
+        """Create the thread if it does not exist, and lock it against deletion."""
         sessions.ensure_owner(connection, self.holder.principal, self.now)
         storage.touch(connection, self.holder, self.thread, self.thread_id, self.now)
 
     def write(self, connection: Connection, named: Iterable[tuple[str, str]], store: Callable[[], None]) -> None:
-        """Store something that names checkpoints, unless one of them was deleted with its thread."""
+        """Run `store`. Raise Conflict if one of the named checkpoints was deleted with its thread."""
         self.open(connection)
         any_erased = erasures.send_any_erased(connection, self.thread.owner)
-        store()  # on Postgres all of it is one round trip; a refusal takes it back
+        store()  # before the check, so that Postgres needs one round trip; a Conflict rolls it back
         if any_erased() and storage.erased_among(connection, self.thread, named, self.now):
             raise Conflict(
-                "this thread was deleted while a run was at it; what the run stores now is refused, start a new run",
+                "the thread was deleted during this run, so nothing was stored; start a new run",
                 {"thread_id": self.thread_id},
             )

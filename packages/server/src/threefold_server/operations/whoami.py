@@ -1,4 +1,4 @@
-"""The service about itself."""
+"""The identity of the caller, and the policy of the store."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ VERSION = version("threefold-server")
 
 
 def whoami(service: Service, principal: Principal) -> WhoAmI:
-    """The caller's identity and limits, and what the store asks of its clients."""
+    """Return the caller's identity and rights, and the policy of the store for it."""
     settings = service.settings
     return WhoAmI(
         user=principal.user,
@@ -29,7 +29,7 @@ def whoami(service: Service, principal: Principal) -> WhoAmI:
 
 
 def store_policy(service: Service, principal: Principal) -> StorePolicy:
-    """What holds where a request says nothing: the key's own, else the store's."""
+    """Return the defaults of a request: those of the caller's key, else those of the store."""
     settings, own = service.settings, principal.policy
     return StorePolicy(
         name=settings.store_name,

@@ -1,4 +1,4 @@
-"""Appending turns: one transaction, and no answer before its commit."""
+"""Appending turns to a session: one transaction, answered after its commit."""
 
 from __future__ import annotations
 
@@ -23,31 +23,38 @@ from threefold_server.storage.sessions.sessions import SessionRow
 from threefold_server.text.redaction import Redact, redact_json
 from threefold_server.text.tokens import count_tokens
 
-NEVER = 2**62  # tokens
-COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; more would hold up the event loop
+NEVER = 2**62  # more tokens than a session can have
+COUNT_INLINE_CHARS = 20_000  # about 1 ms of counting; longer texts are counted in a thread
 
 
 async def write_turns(service: Service, principal: Principal, request: WriteRequest) -> WriteResponse:
-    """Append turns to the caller's session, all or none. Repeated ids with the same content are counted, not stored.
+    """Append turns to the caller's session, all or none. A repeated id with the same content is counted, not stored.
 
-    Workers are not woken: they look several times a second, and turns that gather meanwhile are indexed together.
+    Workers are not woken: they poll several times a second, and turns that arrive in between are indexed together.
+
+    Raises:
+        Conflict: A turn id was written before with other content.
+        RevisionConflict: The session is not at the expected revision.
+        QuotaExceeded: The user would have more turns than the store allows.
     """
     if service.settings.redact == "all":
-        request = await anyio.to_thread.run_sync(_redacted, request, service.redact)
+        request = await anyio.to_thread.run_sync(_redact, request, service.redact)
     counts = await _count(request.turns)
-    job = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    at_once = job.is_ordinary and not service.database.is_sqlite
-    if at_once and (before := await service.database.write_at_once(principal.owner, job.start)):
-        return job.all_appended(before)
+    write = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
+    fast = write.fits_fast_path and not service.database.is_sqlite
+    if fast and (before := await service.database.write_at_once(principal.owner, write.send)):
+        return write.all_appended(before)
     try:
-        return await service.database.write(principal.owner, job.run, pipelined=True)
-    except _AllErased as late:
-        return late.response
+        return await service.database.write(principal.owner, write.run, pipelined=True)
+    except _AllErased as rolled_back:
+        return rolled_back.response
 
 
-def _redacted(request: WriteRequest, redact: Redact) -> WriteRequest:
-    """Remove the secrets of the turns, in contents, names and payloads, and of the session's state. A replay is then
-    no longer exact."""
+def _redact(request: WriteRequest, redact: Redact) -> WriteRequest:
+    """Return the request without secrets in contents, names, payloads and the session's state.
+
+    A replay is then no longer exact.
+    """
     clean = [
         turn.model_copy(
             update={
@@ -71,7 +78,10 @@ async def _count(batch: Sequence[TurnIn]) -> list[int]:
 
 @dataclass(frozen=True)
 class _Append:
-    """One write, as its transaction sees it."""
+    """One write request, prepared for its transaction.
+
+    The fast path (`send`) writes in one round trip on Postgres; the slow path (`run`) handles every request.
+    """
 
     service: Service
     principal: Principal
@@ -90,15 +100,18 @@ class _Append:
         return self.service.settings.max_turns_per_user
 
     @property
-    def is_ordinary(self) -> bool:
-        """Turns that do not repeat each other, and nothing else."""
+    def fits_fast_path(self) -> bool:
+        """Whether the request has turns with distinct ids and nothing else, and no quota applies."""
         request = self.request
         ids = [turn.id for turn in request.turns if turn.id is not None]
-        bare = request.state is None and request.expected_revision is None and self.quota is None
-        return bare and bool(request.turns) and len(set(ids)) == len(ids)
+        only_turns = request.state is None and request.expected_revision is None and self.quota is None
+        return only_turns and bool(request.turns) and len(set(ids)) == len(ids)
 
-    def start(self, connection: Connection) -> Callable[[], SessionRow | None]:
-        """Try to write in one round trip; once it is committed, the session as it was, or None if nothing was done."""
+    def send(self, connection: Connection) -> Callable[[], SessionRow | None]:
+        """Send the write in one round trip.
+
+        The returned function gives, after the commit, the session before the write, or None if nothing was written.
+        """
         batch = [(_with_id(turn), tokens) for turn, tokens in zip(self.request.turns, self.counts, strict=True)]
         return append.send_append(connection, self.scope, self._rows(batch, after=0), self._thresholds, self.now)
 
@@ -121,8 +134,8 @@ class _Append:
         turns_held = sessions.send_turn_count(connection, self.scope.owner) if self.quota else None
         any_erased = erasures.send_any_erased(connection, self.scope.owner)
         row = locked()
-        gone = self._erased(connection, ids) if any_erased() else set[str]()
-        fresh, duplicates, erased = self._sort(known(), gone)
+        erased_ids = self._erased(connection, ids) if any_erased() else set[str]()
+        fresh, duplicates, erased = self._classify(known(), erased_ids)
         state = None if erased else self._new_state(connection)
         changes = bool(fresh) or state is not None
         if changes:
@@ -146,7 +159,7 @@ class _Append:
         return response
 
     def _new_state(self, connection: Connection) -> str | None:
-        """The state to store; none where it is there already, as in a repeated write."""
+        """Return the state to store; None if it is stored already, as after a repeated write."""
         state = self.request.state
         if state is None or state == sessions.state_of(connection, self.scope.owner, self.session):
             return None
@@ -156,22 +169,23 @@ class _Append:
         expected = self.request.expected_revision
         if expected is not None and expected != revision:
             raise RevisionConflict(
-                f"the session is at revision {revision}, not {expected}; read it again", {"revision": revision}
+                f"the session is at revision {revision}, not {expected}; read its state and write again",
+                {"revision": revision},
             )
 
     def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
         return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)
 
-    def _sort(
-        self, known: dict[str, dict[str, Any]], gone: Collection[str]
+    def _classify(
+        self, known: dict[str, dict[str, Any]], erased_ids: Collection[str]
     ) -> tuple[list[tuple[TurnIn, int]], int, int]:
-        """Turns to append with their tokens, and how many are duplicates or were erased."""
+        """Return the turns to append with their tokens, and the numbers of duplicates and erased turns."""
         fresh: list[tuple[TurnIn, int]] = []
         duplicates = erased = 0
         for turn, tokens in zip(self.request.turns, self.counts, strict=True):
             if turn.id is None:
                 fresh.append((_with_id(turn), tokens))
-            elif turn.id in gone:
+            elif turn.id in erased_ids:
                 erased += 1
             elif turn.id not in known:
                 known[turn.id] = turns.content_of(turn)
@@ -186,7 +200,7 @@ class _Append:
         return fresh, duplicates, erased
 
     def _append(self, connection: Connection, row: SessionRow, fresh: list[tuple[TurnIn, int]]) -> bool:
-        """Store new turns; whether folding or extraction became due."""
+        """Store new turns. Return whether folding or extraction became due."""
         turns.append(connection, self.scope.owner, self.session, self._rows(fresh, after=row.last_seq))
         added = sum(count for _, count in fresh)
         sessions.advance(connection, self.scope.owner, self.session, turns=len(fresh), tokens=added)
@@ -197,31 +211,34 @@ class _Append:
 
     @property
     def _thresholds(self) -> Thresholds:
-        """Undigested turns are folded once they pass the trigger; at a run's end, which is a good moment, the target.
-        Facts are drawn each time that so many tokens have come, and when the session has been idle."""
+        """The numbers of tokens, and the time, at which tasks become due.
+
+        A fold is due when the undigested tokens exceed the trigger, or at the end of a run the target. An extraction is
+        due after the same number of new tokens, and when the session has been idle.
+        """
         settings = self.service.settings
-        enough = settings.target if self.request.run_end else settings.trigger
+        threshold = settings.target if self.request.run_end else settings.trigger
         idle_at = self.now + int(settings.idle_seconds * MICROS)
         return Thresholds(
-            fold_above=enough if settings.rolling_summary else NEVER,
-            extract_every=enough,
+            fold_above=threshold if settings.rolling_summary else NEVER,
+            extract_every=threshold,
             idle_at=None if self.service.extractor is None else idle_at,
         )
 
     def _schedule(self, connection: Connection, row: SessionRow, added: int) -> bool:
-        """Make indexing due, and what else the thresholds say."""
-        due = partial(tasks.schedule, connection, self.scope.owner, self.session)
-        due("index", self.now)
+        """Make indexing due, and folding and extraction as the thresholds say. Return whether one of them is."""
+        make_due = partial(tasks.schedule, connection, self.scope.owner, self.session)
+        make_due("index", self.now)
         folds, extracts = self._due(row, added)
         if folds:
-            due("fold", self.now)
+            make_due("fold", self.now)
         if self._thresholds.idle_at is not None:
             due_at = self.now if extracts else self._thresholds.idle_at
             tasks.reschedule(connection, self.scope.owner, self.session, "extract", due_at, self.now)
         return folds or extracts
 
     def _due(self, row: SessionRow, added: int) -> tuple[bool, bool]:
-        """Whether folding and extraction are due."""
+        """Return whether a fold and an extraction are due."""
         thresholds = self._thresholds
         folds = tasks.folds(row.tokens, row.digested_tokens, added, thresholds.fold_above)
         return folds, thresholds.idle_at is not None and tasks.extracts(row.tokens, added, thresholds.extract_every)
@@ -232,7 +249,7 @@ def _with_id(turn: TurnIn) -> TurnIn:
 
 
 class _AllErased(Exception):
-    """Every turn of a new session was erased before: undone, a late writer brings back not even the session's name."""
+    """Raised to roll back, so that no session row is created for turns that were all erased before."""
 
     def __init__(self, response: WriteResponse) -> None:
         super().__init__("all turns were erased")
