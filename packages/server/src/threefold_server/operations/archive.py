@@ -69,8 +69,8 @@ async def load(service: Service, principal: Principal, request: ImportRequest) -
         check_may_trust_archives(principal)
     owner = owner_principal(request)
     now = service.clock()
-    said = service.redact if service.settings.redact == "all" else str
-    rules = Rules(owner, service.redact, said, now, trusted=request.trust_archive)
+    redact_turn = service.redact if service.settings.redact == "all" else str
+    rules = Rules(owner, service.redact, redact_turn, now, trusted=request.trust_archive)
     prepared = await anyio.to_thread.run_sync(archive.prepare, request.rows, rules)
     if any(fact.get("shared") for fact in prepared[facts]):
         check_may_share(principal)

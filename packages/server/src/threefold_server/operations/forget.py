@@ -59,8 +59,8 @@ async def held_for_all(service: Service, agent: str | None) -> list[str]:
 
     One user cannot erase it, even if this user wrote it.
     """
-    held = await service.database.read("system", partial(system.held_for_all, agent=agent))
-    return [f"{name} of scope 'agent'" for name in held]
+    names = await service.database.read("system", partial(system.held_for_all, agent=agent))
+    return [f"{name} of scope 'agent'" for name in names]
 
 
 def _selector(request: ForgetRequest) -> str:

@@ -160,7 +160,7 @@ def resolve_reach(principal: Principal, level: Level | None) -> Reach:
     return reach
 
 
-def check_ceiling(principal: Principal, reach: Reach, what: str = "") -> None:
+def check_ceiling(principal: Principal, reach: Reach, reason: str = "") -> None:
     """Raise Forbidden if an operation reaches above the caller's ceiling: the same rule for reads and erasures.
 
     A request that names its session or thread reaches `session`. A request that names a memory by id reaches that
@@ -168,11 +168,11 @@ def check_ceiling(principal: Principal, reach: Reach, what: str = "") -> None:
     all of its users), reaches `agent`. A request across agents reaches `user`.
 
     Args:
-        what: The start of the message: the reason why the operation reaches so far.
+        reason: Start of the message: why the operation reaches so far.
     """
     if reach > principal.ceiling:
         raise Forbidden(
-            f"{what}level '{reach.name}' is above this caller's ceiling '{principal.ceiling.name}', which its "
+            f"{reason}level '{reach.name}' is above this caller's ceiling '{principal.ceiling.name}', which its "
             "credentials and the store's max_read_level set (mode dev: `threefold serve --allow-user-level`)",
             {"level": reach.name, "ceiling": principal.ceiling.name},
         )

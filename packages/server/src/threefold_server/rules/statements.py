@@ -50,7 +50,7 @@ def _attribute(text: str) -> tuple[str, str] | None:
     if found is None or _HEDGED.search(plain(text)):
         return None
     what = plain(found["what"])
-    if what.startswith("the ") and what.count(" ") == 1:  # "the price" does not say of what
+    if what.startswith("the ") and what.count(" ") == 1:  # "the price" does not say which one
         return None
     noun = re.split(r" (?:of|for|in|at|on) ", what)[0].split()[-1]
     return (what, found["value"].strip()) if noun in _SINGLE else None
