@@ -57,4 +57,4 @@ def test_a_right_body_is_stored_alike(http: httpx.Client, content: str) -> None:
 def test_too_many_values_are_refused(http: httpx.Client) -> None:
     answer = http.post("/v1/write", content=b'{"turns":[' + b"[]," * 500_000 + b"0]}", headers=JSON)
     assert answer.status_code == 422
-    assert "500000 values" in answer.json()["error"]["message"]
+    assert "500,000 values" in answer.json()["error"]["message"]

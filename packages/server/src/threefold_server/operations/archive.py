@@ -89,7 +89,7 @@ async def load(service: Service, principal: Principal, request: ImportRequest) -
 
 
 def _check_quotas(service: Service, connection: Connection, owner: Principal, added: archive.Added) -> None:
-    """Raise QuotaExceeded if the added rows exceed a quota of the owner. Rows are new only after the insert."""
+    """Raise QuotaExceeded if the owner has too many rows. It runs after the insert, which tells new rows apart."""
     settings = service.settings
     if settings.max_facts_per_user is not None and (more := len(added[facts])):
         held = fact_store.count(connection, owner.owner) - more
