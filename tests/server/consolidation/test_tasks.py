@@ -22,6 +22,7 @@ CROSS_OWNER = {
     "claim_due",
     "claim_embedder",
     "database_clock",
+    "drop_erased_owners",
     "drop_vectors",
     "due_tasks",
     "embedder_stamp",

@@ -114,6 +114,7 @@ async def sweep(service: Service) -> bool:
     expired = partial(system.sweep_expired_items, now=now, limit=AT_ONCE)
     swept = max(swept, await service.database.write("system", expired, background=True))
     await service.database.write("system", partial(system.sweep_erased_turns, now=now), background=True)
+    await service.database.write("system", partial(system.drop_erased_owners, now=now, limit=AT_ONCE), background=True)
     await service.database.write("system", partial(spending.sweep, day=now // DAY), background=True)
     await service.database.purge()  # if an open read prevented it at the time of the forget
     await service.database.write("system", partial(_fold_idle, service=service, now=now), background=True)

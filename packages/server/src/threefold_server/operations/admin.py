@@ -83,7 +83,7 @@ async def rename(service: Service, principal: Principal, request: RenameRequest)
     now = service.clock()
 
     def move(connection: Connection) -> RenameReceipt:
-        counts = system_rename.rename_user(connection, request.user, request.to)
+        counts = system_rename.rename_user(connection, request.user, request.to, now)
         for name in (request.user, request.to):
             audit.note(connection, owner_key("user", name), audit.actor_of(principal), "rename", counts=counts, at=now)
         erasures.purge_needed(connection, now)

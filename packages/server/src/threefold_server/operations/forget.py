@@ -121,7 +121,7 @@ class Erasure:
         if selected.threads is not None:
             counts += erase.erase_threads(connection, owner, selected.threads, self.now)
         if selected.whole_owner:
-            erase.erase_owner(connection, owner)
+            erase.erase_owner(connection, owner, self.now)
         return {tier: counts[tier] for tier in TIERS}
 
     def _store_receipt(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:

@@ -122,13 +122,14 @@ async def prune(service: Service, principal: Principal, request: PruneThreadsReq
     if request.strategy == "delete":
         return await _delete(service, principal, request.scope, request.thread_ids)
     holder = thread_holder(principal, request.scope, names_threads=True)
+    now = service.clock()
 
     def run(connection: Connection) -> ThreadCounts:
         dropped = [
             pruning.drop_old(connection, thread, 1, None)
             for thread in storage.lock(connection, storage.named(holder, request.thread_ids))
         ]
-        return ThreadCounts(threads=len(dropped), checkpoints=sum(dropped))
+        return ThreadCounts(threads=len(dropped), checkpoints=erasures.note_deleted(connection, sum(dropped), now))
 
     return await service.database.write(holder.owner, run)
 
@@ -136,9 +137,13 @@ async def prune(service: Service, principal: Principal, request: PruneThreadsReq
 async def delete_runs(service: Service, principal: Principal, request: DeleteRunsRequest) -> ThreadCounts:
     """Delete the checkpoints whose metadata names one of the runs."""
     holder = thread_holder(principal, request.scope, names_threads=False)
-    drop = partial(pruning.drop_runs, holder=holder, run_ids=request.run_ids)
-    threads, dropped = await service.database.write(holder.owner, drop)
-    return ThreadCounts(threads=threads, checkpoints=dropped)
+    now = service.clock()
+
+    def run(connection: Connection) -> ThreadCounts:
+        threads, dropped = pruning.drop_runs(connection, holder, request.run_ids)
+        return ThreadCounts(threads=threads, checkpoints=erasures.note_deleted(connection, dropped, now))
+
+    return await service.database.write(holder.owner, run)
 
 
 async def delete(service: Service, principal: Principal, thread_id: str, scope: DataScope) -> ThreadCounts:

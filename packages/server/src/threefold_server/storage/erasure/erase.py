@@ -141,11 +141,12 @@ def refuse_late(connection: Connection, thread: Thread, ns: str, checkpoint_id: 
     connection.execute(delete(threads).where(thread.rows(threads), empty))
 
 
-def erase_owner(connection: Connection, owner: UUID) -> None:
-    """Take away the owner's name and open work, once nothing else is left.
+def erase_owner(connection: Connection, owner: UUID, now: int) -> None:
+    """Delete the owner's name and open work, once nothing else is left.
 
-    The row itself stays: writers that have seen it rest on it, and its epoch must not begin anew.
+    The row stays as long as the marks of erased turns, one of which is added for this: late writers reference it.
     """
+    erasures.mark_erased(connection, owner, [(owner, "")], now + LATE_WRITER_MICROS)
     connection.execute(delete(tasks).where(tasks.c.owner == owner))
     connection.execute(update(owners).where(owners.c.owner == owner).values(name=""))
 

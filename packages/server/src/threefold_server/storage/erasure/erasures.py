@@ -96,6 +96,13 @@ def purge_needed(connection: Connection, now: int) -> None:
         connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_=renewed))
 
 
+def note_deleted(connection: Connection, count: int, now: int) -> int:
+    """Note that a purge is due if rows were deleted outside of a forget, and return their number. Call it last, too."""
+    if count:
+        purge_needed(connection, now)
+    return count
+
+
 def purge_mark(connection: Connection) -> str | None:
     """The mark that a purge is due; every forget changes it."""
     return connection.execute(select(store.c.value).where(store.c.name == _PURGE)).scalar_one_or_none()

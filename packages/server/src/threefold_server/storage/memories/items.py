@@ -34,7 +34,7 @@ from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import items, passages
 from threefold_server.storage.engine.types import AnyRow, PgVector
-from threefold_server.storage.erasure import erase
+from threefold_server.storage.erasure import erase, erasures
 from threefold_server.storage.memories import index
 from threefold_server.storage.sessions import sessions, tasks
 from threefold_server.storage.store import system
@@ -152,10 +152,14 @@ def write(connection: Connection, holder: Holder, puts: Puts, deletes: Sequence[
     """Write and delete items, with their vectors. A lock makes the writers of one owner run one after another."""
     sessions.ensure_owner(connection, holder.principal, now)
     sessions.lock_owner(connection, holder.owner)
-    erase.erase_items(connection, holder.owner, items.c.item.in_(deletes))
+    deleted = erase.erase_items(connection, holder.owner, items.c.item.in_(deletes))
+    if puts:
+        _put(connection, holder, puts, embedder, now)
+    erasures.note_deleted(connection, deleted["items"], now)
+
+
+def _put(connection: Connection, holder: Holder, puts: Puts, embedder: str, now: int) -> None:
     rows = {item: _values(holder, item, put, now) for item, put in puts.items()}
-    if not rows:
-        return
     connection.execute(_replacing(connection, now), list(rows.values()))
     index.remove(connection, holder.owner, list(rows))
     ready, late = _split(connection, puts, embedder)

@@ -38,6 +38,8 @@ from threefold_server.storage.engine.tables import (
     fact_sources,
     facts,
     items,
+    metadata,
+    model_use,
     owners,
     passages,
     sessions,
@@ -47,7 +49,7 @@ from threefold_server.storage.engine.tables import (
     turns,
 )
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.erasure import erase
+from threefold_server.storage.erasure import erase, erasures
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import index
 from threefold_server.storage.sessions.tasks import Claim, TaskKind, or_make_due
@@ -59,6 +61,15 @@ READS_THAT_EXTEND = 10
 """A fact read this often proved useful: it gets its lifetime once more."""
 
 _EMBEDDER = "embedder"
+
+
+def _parents(table: Table) -> set[Table]:
+    return {key.column.table for key in table.foreign_keys}
+
+
+_HOLDING = (erased_turns, *(t for t in metadata.sorted_tables if owners in _parents(t) and t not in (tasks, model_use)))
+"""Tables whose rows keep the row of an erased owner. Its tasks have nothing left to do, its model use no reader."""
+
 _REBUILT: tuple[TaskKind, ...] = ("index", "embed", "fold")
 
 
@@ -163,7 +174,7 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
         erase.bar_sources(connection, owner, expired)
         index.remove(connection, owner, expired)
         connection.execute(delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(expired)))
-    return sum(map(len, by_owner.values()))
+    return erasures.note_deleted(connection, sum(map(len, by_owner.values())), now)
 
 
 def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
@@ -173,7 +184,7 @@ def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
     for owner in {row.owner for row in found}:
         still = and_(items.c.item.in_([row.item for row in found]), items.c.expires_at <= now)
         erase.erase_items(connection, owner, still)
-    return len(found)
+    return erasures.note_deleted(connection, len(found), now)
 
 
 def sweep_erased_turns(connection: Connection, now: int) -> int:
@@ -192,7 +203,7 @@ def retire_turns(connection: Connection, before: int, now: int, limit: int) -> i
     places = [tuple(row) for row in connection.execute(oldest.order_by(turns.c.event_at).limit(limit))]
     erase.next_epoch(connection, owner)
     erase.blank_turns(connection, owner, tuple_(turns.c.session, turns.c.seq).in_(places), now)
-    return len(places)
+    return erasures.note_deleted(connection, len(places), now)
 
 
 def retire_threads(connection: Connection, before: int, now: int, limit: int) -> int:
@@ -204,7 +215,23 @@ def retire_threads(connection: Connection, before: int, now: int, limit: int) ->
         by_owner.setdefault(owner, []).append(thread)
     for owner, chosen in by_owner.items():
         erase.erase_threads(connection, owner, and_(threads.c.thread.in_(chosen), idle), now)
-    return sum(map(len, by_owner.values()))
+    return erasures.note_deleted(connection, sum(map(len, by_owner.values())), now)
+
+
+def drop_erased_owners(connection: Connection, now: int, limit: int) -> int:
+    """Delete up to `limit` owners who were erased and of whom nothing is left, not even a mark of an erased turn.
+
+    The key of an owner is a plain hash of its name, so it must not outlive what it protects.
+
+    Returns:
+        The number of deleted owners.
+    """
+    unused = and_(owners.c.name == "", *(~exists().where(table.c.owner == owners.c.owner) for table in _HOLDING))
+    chosen = select(owners.c.owner).where(unused).limit(limit).with_for_update(skip_locked=True)
+    found = connection.execute(chosen).scalars().all()
+    # Checked again under the lock: a writer may have used the key since the first statement began.
+    dropped = connection.execute(delete(owners).where(owners.c.owner.in_(found), unused)).rowcount
+    return erasures.note_deleted(connection, dropped, now)
 
 
 def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:

@@ -40,7 +40,7 @@ PARENTS = {key.column.table for table in MOVING for key in table.foreign_keys} &
 """Rows that others rest on: they are copied first and deleted last."""
 
 
-def rename_user(connection: Connection, old_name: str, new_name: str) -> dict[str, int]:
+def rename_user(connection: Connection, old_name: str, new_name: str, now: int) -> dict[str, int]:
     """Move every row of one user to a user who has none; returns how many, by table."""
     old, new = owner_key("user", old_name), owner_key("user", new_name)
     _lock(connection, old, new, new_name)
@@ -56,7 +56,7 @@ def rename_user(connection: Connection, old_name: str, new_name: str) -> dict[st
             connection.execute(delete(table).where(table.c.owner == old))
     connection.execute(update(facts).where(facts.c.owner == new, facts.c.shared).values(writer=new_name))
     connection.execute(update(tasks).where(tasks.c.owner == new).values(lease=None, lease_until=None))
-    erase.erase_owner(connection, old)
+    erase.erase_owner(connection, old, now)
     return counts
 
 
