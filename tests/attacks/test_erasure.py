@@ -1,4 +1,4 @@
-"""Attacks on erasure: look for what was forgotten in every file, in stored reasons, and in what is left of names."""
+"""Attacks on erasure: search for forgotten words in every file and in stored reasons, and for names in pseudonyms."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GRANTS = (
 
 
 def live(memory: MemoryClient) -> None:
-    """Put the word into every tier and every name of it."""
+    """Put the word into every tier, as text and as a name."""
     for number in range(30):
         turn = {"role": "user", "content": f"We decided that {WORD} {number} is for good.", "id": f"{WORD}-{number}"}
         more = {"name": f"{WORD}-{number}", "group": f"{WORD}-{number}", "payload": f'{{"{WORD}": {number}}}'}
@@ -76,7 +76,7 @@ def live(memory: MemoryClient) -> None:
 
 
 def files_with_word(directory: Path) -> dict[str, int]:
-    """Every file that holds the word, and how often."""
+    """Return every file that holds the word, with the number of occurrences."""
     counts = {
         str(path.relative_to(directory)): path.read_bytes().lower().count(WORD.encode())
         for path in directory.rglob("*")
@@ -94,7 +94,7 @@ def admin(own_postgres: OwnPostgres) -> Iterator[psycopg.Connection[Any]]:
 
 
 def live_and_forget(url: str, admin: psycopg.Connection[Any]) -> None:
-    """A life, sampled by ANALYZE, and erased."""
+    """Fill a memory, sample it by ANALYZE, and forget it."""
     with LocalService(database_url=url, embedder="hash", allow_admin=True, **MARKS) as service:
         with service.client(f"{WORD}-user", "support", timeout=60) as memory:
             live(memory)
@@ -103,7 +103,7 @@ def live_and_forget(url: str, admin: psycopg.Connection[Any]) -> None:
             assert operator.admin.forget(user=f"{WORD}-user").complete
 
 
-def test_after_a_purge_no_file_of_postgres_holds_a_word(
+def test_no_file_of_postgres_holds_the_word_after_a_purge(
     run: Run, own_postgres: OwnPostgres, admin: psycopg.Connection[Any]
 ) -> None:
     live_and_forget(own_postgres.url, admin)
@@ -117,10 +117,10 @@ def test_after_a_purge_no_file_of_postgres_holds_a_word(
     assert files_with_word(own_postgres.server.data) == {}
 
 
-def test_a_purge_says_what_it_could_not_reach(
+def test_purge_names_what_it_could_not_clear(
     run: Run, own_postgres: OwnPostgres, admin: psycopg.Connection[Any]
 ) -> None:
-    """A role that may not make the server switch its log, and does not own the database."""
+    """The role may not switch the write-ahead log and does not own the database."""
     live_and_forget(own_postgres.url, admin)
     database = sql.Identifier(own_postgres.url.rpartition("/")[2])
     admin.execute(sql.SQL("ALTER DATABASE {} OWNER TO postgres").format(database))
@@ -134,7 +134,7 @@ def test_a_purge_says_what_it_could_not_reach(
     assert all(name.startswith("pg_wal/") for name in files_with_word(own_postgres.server.data))
 
 
-def test_a_log_that_the_server_keeps_is_not_called_clear(
+def test_purge_does_not_call_a_retained_log_clear(
     run: Run, own_postgres: OwnPostgres, admin: psycopg.Connection[Any]
 ) -> None:
     live_and_forget(own_postgres.url, admin)
@@ -155,7 +155,7 @@ def mark_of(url: str) -> str | None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_purge_that_is_killed_while_it_waits_stays_due(
+def test_purge_killed_while_waiting_stays_due(
     run: Run, databases: Databases, postgres_url: str, how: signal.Signals
 ) -> None:
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as memory:
@@ -178,7 +178,7 @@ def test_a_purge_that_is_killed_while_it_waits_stays_due(
     assert mark_of(postgres_url) is None
 
 
-def test_what_is_forgotten_during_a_purge_stays_due(postgres_url: str) -> None:
+def test_forget_during_a_purge_makes_a_purge_due(postgres_url: str) -> None:
     def forget_at(connection: Connection, moment: int) -> None:
         erasures.purge_needed(connection, moment)
 
@@ -186,13 +186,13 @@ def test_what_is_forgotten_during_a_purge_stays_due(postgres_url: str) -> None:
         database.write_sync("system", lambda c: forget_at(c, 1))
         mark = database.read_sync("system", erasures.purge_mark)
         assert mark is not None
-        database.write_sync("system", lambda c: forget_at(c, 1))  # by a clock that stands still
+        database.write_sync("system", lambda c: forget_at(c, 1))  # with a clock that does not move
         database.write_sync("system", lambda c: erasures.purged(c, mark))
         assert database.read_sync("system", erasures.purge_pending_since) == 1
 
 
-def test_no_file_of_sqlite_holds_a_word(run: Run, tmp_path: Path) -> None:
-    """The file, its log and its index, open and closed, after other users have grown between; and a backup."""
+def test_no_file_of_sqlite_holds_the_word_after_a_forget(run: Run, tmp_path: Path) -> None:
+    """Database, write-ahead log and its index, open and closed, with data of other users between; and a backup."""
     store, backup = tmp_path / "store", tmp_path / "backup"
     with LocalService(store, embedder="hash", allow_admin=True, **MARKS) as service:
         with service.client(f"{WORD}-user", "support", timeout=60) as memory:
@@ -221,17 +221,17 @@ REASONS: dict[str, Reply] = {
 
 @pytest.fixture
 def log(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    """What the service and its libraries log, even where a test before has told them not to pass it on."""
+    """Capture the log of the service and its libraries, even if an earlier test switched propagation off."""
     monkeypatch.setattr(logging.getLogger("threefold"), "propagate", True)
     caplog.set_level(logging.INFO)
     return caplog
 
 
 @pytest.mark.parametrize("reply", REASONS)
-def test_no_reason_quotes_what_was_said(
+def test_no_reason_quotes_a_conversation(
     run: Run, database_url: str, openai_server: OpenAIServer, log: pytest.LogCaptureFixture, reply: str
 ) -> None:
-    """Of embedder, digest and extractor: in the tables, the log, and what `status` and `doctor` say."""
+    """Reasons of embedder, digest and extractor: in the tables, the log, and the output of `status` and `doctor`."""
     openai_server.otherwise = REASONS[reply]
     models = {"model": "openai:chat", "embedder": "openai:small", "embedder_dimensions": 3}
     address: dict[str, Any] = {"model_base_url": openai_server.url, "model_api_key": "key"}
@@ -252,7 +252,7 @@ def test_no_reason_quotes_what_was_said(
 
 
 def failures(url: str) -> Sequence[AnyRow]:
-    """The tasks that have a reason."""
+    """Return the tasks with a reason."""
     failed = select(tasks).where(or_(tasks.c.failure.is_not(None), tasks.c.parked.is_not(None)))
     with closing(Database(url)) as database:
         return database.read_sync("system", lambda c: c.execute(failed).all())
@@ -262,7 +262,7 @@ EMAILS = [f"{name}@example.org" for name in ("ana", "bob", "eve", "zoe")]
 
 
 def guesses(email: str) -> list[bytes]:
-    """What anybody can compute of a name: keys of the service, and common hashes."""
+    """Return what anyone can compute from a name: keys of the service, and common hashes."""
     said = email.encode()
     keys = [owner_key("user", email), owner_key("self", email), derive_key("agent", said), derive_key("user", said)]
     plain = [hashlib.new(name, said).digest()[:16] for name in ("md5", "sha1", "sha256", "sha512")]
@@ -270,7 +270,7 @@ def guesses(email: str) -> list[bytes]:
 
 
 def kept_of(url: str) -> str:
-    """All that the audit and the receipts hold, in hex."""
+    """Return everything in the audit and the receipts, in hex."""
     with closing(Database(url)) as database:
         rows = [
             *database.read_sync("system", lambda c: c.execute(select(audit)).all()),
@@ -280,8 +280,8 @@ def kept_of(url: str) -> str:
     return " ".join(value.hex() if isinstance(value, bytes) else str(value) for value in values)
 
 
-def test_a_list_of_emails_recognises_nobody_in_the_audit(database_url: str) -> None:
-    """Of erased users, of agents that act for themselves, and of who was refused."""
+def test_list_of_emails_matches_no_pseudonym_of_the_audit(database_url: str) -> None:
+    """Pseudonyms of erased users, of agents that act for themselves, and of refused callers."""
     with LocalService(database_url=database_url, embedder="hash", allow_admin=True) as service:
         for email in EMAILS:
             with service.client(email, f"{email}-agent", timeout=60) as memory:
@@ -315,7 +315,7 @@ def test_two_stores_have_different_pseudonyms(sqlite_url: str, blank_sqlite_url:
 def test_copies_of_a_store_keep_their_pseudonyms_and_their_chain(
     run: Run, sqlite_url: str, postgres_url: str, tmp_path: Path
 ) -> None:
-    """To Postgres and back by a backup: the chain verifies, and what follows is of the same people."""
+    """A copy to Postgres and back by a backup: the chain verifies, and later entries have the same pseudonyms."""
     settings: dict[str, Any] = {"embedder": "hash", "allow_admin": True}
     urls = [sqlite_url, postgres_url, f"sqlite:///{tmp_path / 'restored.db'}"]
 

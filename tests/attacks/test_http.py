@@ -1,4 +1,4 @@
-"""Requests that cost the service more than their sender: strangers' bodies, half-sent ones, endless heads."""
+"""Requests that cost the service more than their sender: unknown callers, half-sent requests, endless headers."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ PATHS = ["/v1/write", "/v1/recall", "/v1/threads/t/checkpoints", "/v1/items/batc
 
 
 def shapes(size: int) -> dict[str, bytes]:
-    """Bodies of about this size whose values take much more memory than their bytes."""
+    """Return bodies of about this size whose values take much more memory than their bytes."""
     pieces = {"lists": b"[],", "objects": b'{"a":1},', "numbers": b"1,", "one level": b'{"b":[0]},'}
     return {name: b'{"turns":[' + piece * (size // len(piece)) + b"0]}" for name, piece in pieces.items()}
 
 
 @pytest.fixture(scope="module", params=MODES)
 def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A service in each mode, in which the test is nobody."""
+    """A service in each mode that does not know the test's identity."""
     path = tmp_path_factory.mktemp("strict")
     serving = Serving(path / "log", "--data", str(path), *MODES[request.param])
     if request.param in ("jwt", "gateway"):
@@ -51,15 +51,15 @@ def strict(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def open_to_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A service that knows the test, with short times and few connections."""
+    """A service that accepts the test, with short timeouts and few connections."""
     path = tmp_path_factory.mktemp("open")
     limits = ("--header-timeout", "1", "--body-timeout", "4", "--max-connections", "20")
     with Serving(path / "log", "--data", str(path), "--allow-admin", *limits) as serving:
         yield serving
 
 
-def stranger(serving: Serving) -> dict[str, str]:
-    """What makes the caller nobody: in mode `dev` a name that is not this machine's."""
+def unknown_caller(serving: Serving) -> dict[str, str]:
+    """Return the headers of an unknown caller; in mode `dev`, a host name of another machine."""
     return JSON | ({"Host": "evil.example"} if "--mode" not in serving.options else {})
 
 
@@ -72,7 +72,7 @@ def connected(url: str) -> Generator[socket.socket]:
 
 
 def answer_of(wire: socket.socket) -> bytes:
-    """What the service sends until it closes."""
+    """Return everything that the service sends until it closes the connection."""
     received = b""
     try:
         while piece := wire.recv(65_536):
@@ -90,14 +90,14 @@ def check_form(answer: bytes, status: int) -> None:
 
 
 def memory_of(serving: Serving) -> int:
-    """The most bytes that the service has had in memory."""
+    """Return the peak memory of the service in bytes."""
     lines = Path(f"/proc/{serving.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1_024 for line in lines if line.startswith("VmHWM"))
 
 
 @contextmanager
 def watched(url: str) -> Generator[list[float]]:
-    """The seconds that each look at /healthz takes meanwhile."""
+    """Call /healthz repeatedly in a thread, and collect the seconds of each call."""
     taken: list[float] = []
     over = threading.Event()
 
@@ -117,9 +117,9 @@ def watched(url: str) -> Generator[list[float]]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_stranger_is_refused_before_the_body(strict: Serving, path: str) -> None:
-    """Of a body that is announced nothing needs to come: the answer does not wait for it."""
-    headers = {"Host": "127.0.0.1", **stranger(strict), "Content-Length": str(30 * MEBIBYTE)}
+def test_unknown_caller_is_refused_before_the_body(strict: Serving, path: str) -> None:
+    """The answer does not wait for the announced body."""
+    headers = {"Host": "127.0.0.1", **unknown_caller(strict), "Content-Length": str(30 * MEBIBYTE)}
     head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with connected(strict.url) as wire:
         wire.sendall(f"POST {path} HTTP/1.1\r\n{head}\r\n".encode())
@@ -128,13 +128,15 @@ def test_a_stranger_is_refused_before_the_body(strict: Serving, path: str) -> No
     check_form(answer, int(answer.split()[1]))
 
 
-def test_a_strangers_bodies_take_no_memory(strict: Serving) -> None:
+def test_bodies_of_unknown_callers_take_no_memory(strict: Serving) -> None:
     before = memory_of(strict)
     bodies = list(shapes(30 * MEBIBYTE).values())
 
     def send(body: bytes) -> int:
         try:
-            return httpx.post(f"{strict.url}/v1/write", content=body, headers=stranger(strict), timeout=60).status_code
+            return httpx.post(
+                f"{strict.url}/v1/write", content=body, headers=unknown_caller(strict), timeout=60
+            ).status_code
         except httpx.TransportError:  # cut off while it was sending
             return 401
 
@@ -143,27 +145,30 @@ def test_a_strangers_bodies_take_no_memory(strict: Serving) -> None:
     assert memory_of(strict) - before < 30 * MEBIBYTE
 
 
-def test_a_small_body_of_a_stranger_keeps_the_connection(strict: Serving) -> None:
-    with httpx.Client(base_url=strict.url, headers=stranger(strict)) as client:
+def test_small_body_of_an_unknown_caller_keeps_the_connection(strict: Serving) -> None:
+    with httpx.Client(base_url=strict.url, headers=unknown_caller(strict)) as client:
         answer = client.post("/v1/write", json={"session_id": "s"})
     assert answer.status_code in (401, 403)
     assert "connection" not in answer.headers
 
 
-def test_no_large_body_stops_the_others_or_takes_all_memory(open_to_all: Serving) -> None:
+def test_large_bodies_block_no_other_call_and_take_bounded_memory(open_to_all: Serving) -> None:
+    """While ten bodies are parsed, /healthz answers sooner than the quickest of them takes alone."""
     bodies = list(shapes(30 * MEBIBYTE).values())
+
+    def send(body: bytes) -> httpx.Response:
+        return httpx.post(f"{open_to_all.url}/v1/write", content=body, headers=JSON, timeout=120)
+
+    alone = [send(body) for body in bodies]
+    assert {answer.status_code for answer in alone} == {422}
     before = memory_of(open_to_all)
     with watched(open_to_all.url) as taken, ThreadPoolExecutor(10) as pool:
-
-        def send(body: bytes) -> int:
-            return httpx.post(f"{open_to_all.url}/v1/write", content=body, headers=JSON, timeout=120).status_code
-
-        assert set(pool.map(send, (bodies * 3)[:10])) <= {408, 422, 503}
-    assert max(taken) < 2.5  # 0.3 s on an idle machine; in the event loop each body took seconds
+        assert {answer.status_code for answer in pool.map(send, (bodies * 3)[:10])} <= {408, 422, 503}
+    assert max(taken) < min(answer.elapsed.total_seconds() for answer in alone)
     assert memory_of(open_to_all) - before < 600 * MEBIBYTE
 
 
-def test_a_large_write_and_a_large_import_still_work(open_to_all: Serving) -> None:
+def test_large_write_and_large_import_work(open_to_all: Serving) -> None:
     text = "The heron lands. " * 2_000
     turns = [{"role": "user", "content": text, "id": f"t{number}"} for number in range(850)]
     with open_to_all.client(user="large", timeout=120) as client:
@@ -177,13 +182,13 @@ def test_a_large_write_and_a_large_import_still_work(open_to_all: Serving) -> No
 
 
 @pytest.mark.parametrize("sent", [b"G", b"GET /healthz HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-A: "])
-def test_half_a_head_is_not_held(open_to_all: Serving, sent: bytes) -> None:
+def test_incomplete_headers_time_out(open_to_all: Serving, sent: bytes) -> None:
     with connected(open_to_all.url) as wire:
         wire.sendall(sent)
         check_form(answer_of(wire), 408)
 
 
-def test_a_head_that_trickles_in_is_not_held(open_to_all: Serving) -> None:
+def test_slow_headers_time_out(open_to_all: Serving) -> None:
     with connected(open_to_all.url) as wire:
         for letter in b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * 1_000:
             try:
@@ -200,14 +205,14 @@ def test_a_head_that_trickles_in_is_not_held(open_to_all: Serving) -> None:
     [b"Content-Length: 1000\r\n\r\n{", b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n"],
     ids=["stated", "chunked"],
 )
-def test_half_a_body_is_not_held(open_to_all: Serving, framing: bytes) -> None:
+def test_incomplete_body_times_out(open_to_all: Serving, framing: bytes) -> None:
     with connected(open_to_all.url) as wire:
         wire.sendall(b"POST /v1/recall HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n" + framing)
         check_form(answer_of(wire), 408)
 
 
-def test_a_body_that_trickles_in_is_not_held(open_to_all: Serving) -> None:
-    """Each piece comes in time, and the whole does not."""
+def test_slow_body_times_out(open_to_all: Serving) -> None:
+    """Each piece comes in time, but the whole body does not."""
     with connected(open_to_all.url) as wire:
         wire.sendall(b"POST /v1/recall HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
         wire.sendall(b"Content-Length: 100000\r\n\r\n")
@@ -251,7 +256,7 @@ def endless_chunk_extension() -> Iterator[bytes]:
 @pytest.mark.parametrize(
     "attack", [endless_header, many_headers, endless_url, endless_trailer, endless_chunk_extension]
 )
-def test_endless_heads_are_cut_off(open_to_all: Serving, attack: Callable[[], Iterator[bytes]]) -> None:
+def test_endless_headers_are_cut_off(open_to_all: Serving, attack: Callable[[], Iterator[bytes]]) -> None:
     sent = 0
     with connected(open_to_all.url) as wire:
         try:
@@ -260,11 +265,11 @@ def test_endless_heads_are_cut_off(open_to_all: Serving, attack: Callable[[], It
                 sent += len(piece)
         except OSError:
             pass
-    assert sent < 30 * MEBIBYTE  # the buffers of both ends hold some
+    assert sent < 30 * MEBIBYTE  # the buffers of both ends hold a part
     assert httpx.get(f"{open_to_all.url}/healthz").status_code == 200
 
 
-def test_a_long_url_is_refused_in_the_one_form(open_to_all: Serving) -> None:
+def test_long_url_is_refused_with_an_error_of_the_contract(open_to_all: Serving) -> None:
     with connected(open_to_all.url) as wire:
         wire.sendall(b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         check_form(answer_of(wire), 414)
@@ -273,21 +278,21 @@ def test_a_long_url_is_refused_in_the_one_form(open_to_all: Serving) -> None:
 @pytest.mark.parametrize(
     "sent", [b"NONSENSE\r\n\r\n", b"GET / HTTP/1.1\r\nHost 127.0.0.1\r\n\r\n", b"\x16\x03\x01\x02\x00"]
 )
-def test_what_is_no_http_is_refused_in_the_one_form(open_to_all: Serving, sent: bytes) -> None:
+def test_malformed_http_is_refused_with_an_error_of_the_contract(open_to_all: Serving, sent: bytes) -> None:
     with connected(open_to_all.url) as wire:
         wire.sendall(sent)
         check_form(answer_of(wire), 400)
 
 
 @pytest.mark.parametrize("length", [b"33554433", b"99999999999999"])
-def test_a_body_that_is_announced_too_large(open_to_all: Serving, length: bytes) -> None:
+def test_body_announced_too_large_is_refused(open_to_all: Serving, length: bytes) -> None:
     with connected(open_to_all.url) as wire:
         wire.sendall(b"POST /v1/recall HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n")
         wire.sendall(b"Content-Length: " + length + b"\r\n\r\n")
         check_form(answer_of(wire), 413)
 
 
-def test_a_chunked_body_ends_at_the_limit(open_to_all: Serving) -> None:
+def test_chunked_body_ends_at_the_limit(open_to_all: Serving) -> None:
     def endless() -> Iterator[bytes]:
         yield from (b" " * MEBIBYTE for _ in range(200))
 
@@ -301,7 +306,7 @@ def test_a_chunked_body_ends_at_the_limit(open_to_all: Serving) -> None:
 
 
 def test_idle_and_half_open_connections_make_room(open_to_all: Serving) -> None:
-    """Two hundred that send nothing, or half a head, and no caller is kept out."""
+    """Other callers are served beside two hundred connections that send nothing or incomplete headers."""
     with ExitStack() as stack:
         for number in range(200):
             wire = stack.enter_context(connected(open_to_all.url))
@@ -311,8 +316,8 @@ def test_idle_and_half_open_connections_make_room(open_to_all: Serving) -> None:
                 assert httpx.get(f"{open_to_all.url}/healthz", timeout=30).status_code == 200
 
 
-def test_a_key_is_looked_up_before_the_body(tmp_path: Path) -> None:
-    """With a key the same body is read, and refused for what it is."""
+def test_key_is_verified_before_the_body(tmp_path: Path) -> None:
+    """With a key the same body is read, and refused for its content."""
     with Serving(tmp_path / "log", "--data", str(tmp_path), "--mode", "keys") as serving:
         key = make_key(sqlite_url(tmp_path))
         body = shapes(2 * MEBIBYTE)["lists"]

@@ -1,4 +1,4 @@
-"""An archive that somebody has changed, or made up, tries to bring in what no caller could save."""
+"""Forged or changed archives try to import what no caller may save."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEEP = '{"a":' * 5_000 + "1" + "}" * 5_000
 
 @pytest.fixture(scope="module")
 def honest() -> Rows:
-    """The rows of an honest archive with something in every table but those of an extraction."""
+    """The rows of a genuine archive with rows in every table except those of an extraction."""
     settings: dict[str, Any] = {"embedder": "hash", "allow_admin": True, "allow_user_level": True}
     with LocalService(**settings, **MARKS) as service, service.client("ana", "support", timeout=60.0) as ana:
         fill_memory(ana, shared=False)
@@ -44,7 +44,7 @@ def honest() -> Rows:
 
 @pytest.fixture
 def keys(database_url: str) -> dict[str, str]:
-    """An administrator that may not share, and two users with their agents."""
+    """Keys of an administrator that may not share, and of two users with their agents."""
     grants: dict[str, dict[str, Any]] = {"admin": {"admin": True}, "ana": {}, "bob": {"user_value": "bob"}}
     return {name: make_key(database_url, **grant) for name, grant in grants.items()}
 
@@ -69,7 +69,7 @@ def ana(service: LocalService, keys: dict[str, str]) -> Iterator[MemoryClient]:
 
 
 def changed(rows: Rows, table: str, **values: Any) -> Rows:
-    """The rows with the first one of a table changed; it has to be there."""
+    """Return the rows with the first row of a table changed; the table must have a row."""
     position = next(number for number, row in enumerate(rows) if row["table"] == table)
     row = {"table": table, "row": rows[position]["row"] | values}
     return [*rows[:position], row, *rows[position + 1 :]]
@@ -136,7 +136,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_no_row_gets_in_that_a_save_would_refuse(honest: Rows, admin: MemoryClient) -> None:
+def test_import_refuses_rows_that_a_save_refuses(honest: Rows, admin: MemoryClient) -> None:
     for table, values in REFUSED:
         with pytest.raises((InvalidRequest, Conflict)) as refusal:
             post_raw(admin, changed(honest, table, **values))
@@ -146,13 +146,13 @@ def test_no_row_gets_in_that_a_save_would_refuse(honest: Rows, admin: MemoryClie
 
 
 def post_raw(admin: MemoryClient, rows: Rows) -> None:
-    """As a program would that writes the body itself: NaN included."""
+    """Send a body written by hand, which may contain NaN."""
     body = json.dumps({"user": "ana", "rows": rows}).encode()
     admin.send(Call("POST", "/v1/admin/import", ImportReceipt, body=body, deadline="long"))
 
 
 def test_sources_beyond_their_session_are_refused(honest: Rows, admin: MemoryClient) -> None:
-    """A recall would look at every turn of such a range, one by one."""
+    """A recall would read every turn of such a range."""
     session = next(row["row"]["session"] for row in honest if row["table"] == "turns")
     fact = next(row["row"]["fact"] for row in honest if row["table"] == "facts")
     wide = {"session": session, "from_seq": 1, "upto_seq": 1_000_000}
@@ -161,7 +161,7 @@ def test_sources_beyond_their_session_are_refused(honest: Rows, admin: MemoryCli
             post_raw(admin, [*honest, row])
 
 
-def test_a_planted_memory_is_neither_shared_nor_pinned_nor_trusted(
+def test_forged_memory_is_not_shared_pinned_or_trusted(
     honest: Rows, admin: MemoryClient, ana: MemoryClient, service: LocalService, keys: dict[str, str]
 ) -> None:
     words = "The user agreed to pay the kumquat invoice."
@@ -183,7 +183,7 @@ def test_a_planted_memory_is_neither_shared_nor_pinned_nor_trusted(
         assert bob.recall("kumquat invoice", include=["long_term", "shared"]).memories == []
 
 
-def test_secrets_do_not_get_past_redaction(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
+def test_import_redacts_secrets(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
     rows = changed(honest, "facts", text=SECRET, metadata=json.dumps({"note": SECRET}), valid_to=None)
     rows = changed(changed(rows, "digests", text=SECRET), "turns", content=SECRET, erased=True)
     admin.admin.load_rows(rows, user="ana")
@@ -195,7 +195,7 @@ def test_secrets_do_not_get_past_redaction(honest: Rows, admin: MemoryClient, an
     assert "[redacted: card number]" in told
 
 
-def test_counts_and_times_are_worked_out_here(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
+def test_import_computes_counts_and_times_itself(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
     late = 4_000_000_000_000_000
     rows = changed(honest, "sessions", last_seq=999, turns=999, tokens=10**9, digested_tokens=10**9, updated_at=late)
     rows = changed(changed(rows, "turns", tokens=2**30 - 1, event_at=late), "facts", event_at=late)
@@ -209,8 +209,8 @@ def test_counts_and_times_are_worked_out_here(honest: Rows, admin: MemoryClient,
     assert ana.write(first, [{"role": "user", "content": "and on it goes"}]).last_seq == before + 1
 
 
-def test_a_version_does_not_open_another_agents_history(honest: Rows, admin: MemoryClient) -> None:
-    """A history shows every version, so an agent's fact must not get into that of another agent's."""
+def test_imported_version_does_not_show_another_agents_history(honest: Rows, admin: MemoryClient) -> None:
+    """A history shows every version, so a version must not be added to a fact of another agent."""
     fact = next(row["row"] for row in honest if row["table"] == "facts" and row["row"]["session"] is None)
     other = {"table": "facts", "row": fact | {"fact": OTHER_KEY, "agent": "billing"}}
     admin.admin.load_rows(honest, user="ana")
@@ -234,7 +234,7 @@ def test_an_import_keeps_the_quotas_of_the_store(honest: Rows, database_url: str
 
 
 def test_every_archived_column_is_attacked_or_derived(honest: Rows) -> None:
-    """Names of every column that an archive carries, so that a new one is decided about."""
+    """The lists below name every column of an archive, so that somebody decides about a new one."""
     decided = {
         "sessions": "session agent session_id last_seq turns tokens revision state digested_tokens digest_version"
         " created_at updated_at",
@@ -265,7 +265,7 @@ def zipped() -> bytes:
 
 
 def with_end(head: bytes, *rows: bytes) -> bytes:
-    """An archive of any lines whose end has their number and hash."""
+    """Return an archive of these lines, with an end that has the right number and hash."""
     lines = b"".join(line + b"\n" for line in (head, *rows))
     end = {"rows": len(rows), "sha256": sha256(lines).hexdigest()}
     return lines + json.dumps(end).encode() + b"\n"
@@ -296,7 +296,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
-def test_what_is_no_archive_gets_one_clear_error(
+def test_invalid_archive_gets_one_clear_error(
     run: Run, tmp_path: Path, served_admin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THREEFOLD_URL", served_admin)
@@ -316,7 +316,7 @@ def test_what_is_no_archive_gets_one_clear_error(
 
 
 @pytest.mark.parametrize("name", ["zip", "gzip", "random", "empty", "deep nesting"])
-def test_the_route_refuses_what_is_no_json(name: str, service: LocalService, keys: dict[str, str]) -> None:
+def test_route_refuses_invalid_json(name: str, service: LocalService, keys: dict[str, str]) -> None:
     headers = {"Authorization": f"Bearer {keys['admin']}", "Content-Type": "application/json"}
     with httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client:
         answer = client.post("/v1/admin/import", content=FILES[name][0]())

@@ -43,7 +43,7 @@ def test_real_endpoint_is_tested_with_a_digest_and_a_comparison(
 
 
 @pytest.mark.parametrize(
-    ("state", "embedder", "mend"),
+    ("state", "embedder", "remedy"),
     [
         ("parked work", "hash", ("consolidate", "--retry-parked")),
         ("vectors", "minilm", ("reembed",)),
@@ -51,7 +51,7 @@ def test_real_endpoint_is_tested_with_a_digest_and_a_comparison(
     ],
 )
 def test_named_command_fixes_the_finding(
-    run: Run, postgres_url: str, state: str, embedder: str, mend: tuple[str, ...]
+    run: Run, postgres_url: str, state: str, embedder: str, remedy: tuple[str, ...]
 ) -> None:
     store = ("--database-url", postgres_url, "--embedder", embedder)
     with LocalService(database_url=postgres_url, embedder="hash") as service, service.client("ana") as client:
@@ -63,9 +63,9 @@ def test_named_command_fixes_the_finding(
         _park(postgres_url)
     found = [row for row in run("doctor", *store, "--json").json["findings"] if row["remedy"]]
     assert [row["check"] for row in found] == [state]
-    assert f"threefold {mend[0]}" in found[0]["remedy"]
-    known = store if mend[0] != "purge" else store[:2]
-    assert run(*mend, *known).code == 0
+    assert f"threefold {remedy[0]}" in found[0]["remedy"]
+    known = store if remedy[0] != "purge" else store[:2]
+    assert run(*remedy, *known).code == 0
     assert run("doctor", *store).code == 0
 
 

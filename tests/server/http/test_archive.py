@@ -197,10 +197,8 @@ def test_batch_with_an_invalid_row_is_refused_completely(ana: MemoryClient, ther
         assert moved.admin.owners().owners == []
 
 
-def test_an_archive_that_is_not_trusted_is_capped_and_nothing_else_changes(
-    ana: MemoryClient, there: LocalService
-) -> None:
-    """Origin, trust and pins are what an archive may not say; turns, texts, histories and ids are the same."""
+def test_untrusted_archive_is_capped_and_otherwise_unchanged(ana: MemoryClient, there: LocalService) -> None:
+    """An archive does not set origin, trust and pins; turns, texts, histories and ids are the same."""
     archive = list(ana.admin.export(user="ana"))
     with there.client(user="ana", agent="support", timeout=60.0) as moved:
         assert moved.admin.load(archive).added == len(archive) - 2
@@ -223,7 +221,7 @@ def test_an_archive_that_is_not_trusted_is_capped_and_nothing_else_changes(
         assert content(list(moved.admin.export(user="ana"))) == content(exported)
 
 
-def test_only_who_may_share_imports_what_is_shared(ana: MemoryClient, database_url: str) -> None:
+def test_shared_facts_are_imported_only_with_the_right_to_share(ana: MemoryClient, database_url: str) -> None:
     archive = list(ana.admin.export(user="ana"))
     ana.admin.forget(user="ana")
     settings: dict[str, Any] = {"database_url": database_url, "mode": "keys", "embedder": "hash"}

@@ -27,7 +27,7 @@ WORDLESS = (BigInteger, Boolean, Float, Integer, Key, SmallInteger)
 
 @pytest.fixture
 def admin(databases: Databases, postgres_url: str) -> Iterator[psycopg.Connection[Any]]:
-    """A superuser in the store's database, who sees all statistics."""
+    """A connection as superuser to the store's database, which sees all statistics."""
     with psycopg.connect(databases.admin_url, dbname=postgres_url.rpartition("/")[2], autocommit=True) as connection:
         yield connection
 
@@ -46,7 +46,7 @@ def database(postgres_url: str) -> Iterator[Database]:
 
 
 def sampled(admin: psycopg.Connection[Any]) -> set[tuple[str, str]]:
-    """The columns that ANALYZE takes values of."""
+    """Return the columns of which ANALYZE samples values."""
     rows = admin.execute(
         "SELECT c.relname, a.attname FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
         " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind = 'r' AND a.attnum > 0"
@@ -56,7 +56,7 @@ def sampled(admin: psycopg.Connection[Any]) -> set[tuple[str, str]]:
 
 
 def values(admin: psycopg.Connection[Any]) -> str:
-    """Everything that the statistics of the database quote."""
+    """Return all values in the statistics of the database."""
     plain = admin.execute("SELECT * FROM pg_stats WHERE schemaname = 'public'").fetchall()
     extended = admin.execute("SELECT * FROM pg_stats_ext").fetchall()
     return repr(plain) + repr(extended)
@@ -84,7 +84,7 @@ KINDS: list[LiteralString] = ["text", "varchar(40)", "jsonb", "text[]", "bytea",
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_column_that_a_migration_adds_is_covered(
+def test_column_added_by_a_migration_is_not_sampled(
     app: psycopg.Connection[Any], admin: psycopg.Connection[Any], postgres_url: str, kind: LiteralString
 ) -> None:
     app.execute(sql.SQL("ALTER TABLE owners ADD COLUMN added ") + sql.SQL(kind))
@@ -103,7 +103,7 @@ SAMPLINGS: dict[str, LiteralString] = {
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("command", ["migrate", "purge"])
-def test_values_that_were_sampled_are_deleted(
+def test_earlier_samples_are_deleted(
     app: psycopg.Connection[Any],
     admin: psycopg.Connection[Any],
     database: Database,
@@ -111,7 +111,7 @@ def test_values_that_were_sampled_are_deleted(
     sampling: str,
     command: str,
 ) -> None:
-    """As in a store of an earlier version, or where somebody has turned sampling on."""
+    """Samples of an earlier version, or after somebody has switched sampling on."""
     people(database)
     app.execute(SAMPLINGS[sampling])
     app.execute("ALTER TABLE owners ALTER name SET STATISTICS 100")
@@ -129,7 +129,7 @@ def test_values_that_were_sampled_are_deleted(
 def test_a_table_keeps_its_files_and_collations(
     app: psycopg.Connection[Any], admin: psycopg.Connection[Any], database: Database, postgres_url: str
 ) -> None:
-    """Only partial indexes, which are small, are built anew, so an upgrade of a large store takes no longer."""
+    """Only partial indexes, which are small, are rebuilt, so that the upgrade of a large store stays quick."""
     state = (
         "SELECT c.relname, c.relfilenode, array_agg((a.attname, a.atttypid, a.attcollation) ORDER BY a.attnum)::text"
         " FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"

@@ -1,4 +1,4 @@
-"""Pages of rows with the same time: ordered by their keys, and none is left out."""
+"""Pages of rows with the same time are ordered by their keys, and complete."""
 
 from __future__ import annotations
 

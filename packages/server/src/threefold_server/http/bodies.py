@@ -24,9 +24,9 @@ from threefold_server.http.identity import caller, identified
 from threefold_server.storage.engine.deadline import LONG_SECONDS, allowed
 
 LARGE_BYTES = 128 * 2**10
-"""Smaller bodies are parsed in the event loop, within about 5 ms."""
+"""Smaller bodies are parsed in the event loop: 3 to 5 ms for 128 KiB of small values on a shared core."""
 MAX_LARGE_BODIES = 4
-"""Large bodies in memory at once: each takes up to ten times its size while it is parsed."""
+"""Large bodies in memory at once. Parsing 29 MiB of text with an emoji in each turn took 228 MiB at most."""
 SLOT_SECONDS = 10.0
 """Time that a large body waits for one of these slots."""
 MAX_VALUES = 500_000
