@@ -41,8 +41,7 @@ async def write_turns(service: Service, principal: Principal, request: WriteRequ
         request = await anyio.to_thread.run_sync(_redact, request, service.redact)
     counts = await _count(request.turns)
     write = _Append(service, principal, session_scope(principal, request.session_id), request, counts, service.clock())
-    fast = write.fits_fast_path and not service.database.is_sqlite
-    if fast and (before := await service.database.write_at_once(principal.owner, write.send)):
+    if write.fits_fast_path and (before := await service.database.write_at_once(principal.owner, write.send)):
         return write.all_appended(before)
     try:
         return await service.database.write(principal.owner, write.run, pipelined=True)

@@ -166,12 +166,22 @@ class Database:
         lane = self._background if background else self._writers
         return await lane.run(seconds, partial(run, scope, function), owner=_owner(scope), writing=True)
 
-    async def write_at_once(self, scope: RowScope, send: Callable[[Connection], Pending[T]]) -> T:
-        """Run a pipelined write on Postgres that sends its statements together with the commit.
+    async def write_at_once(self, scope: RowScope, send: Callable[[Connection], Pending[T]]) -> T | None:
+        """Run a write that sends all of its statements together with the commit, which saves a round trip on Postgres.
 
-        The result is fetched after the commit. The statements must find their rows by key, as Postgres keeps their
-        plans whatever the number of rows (`CACHED`).
+        Args:
+            scope: Whose rows the transaction may read and write.
+            send: Sends the statements and returns the function that gets the result, which is called after the commit.
+                They must find their rows by key, as Postgres keeps their plans whatever the number of rows (`CACHED`).
+
+        Returns:
+            The result. None on SQLite, which has no round trips: nothing was done, use `write`.
+
+        Raises:
+            Unavailable: As for `write`.
         """
+        if self.is_sqlite:
+            return None
         run = partial(self._pipelined_sync, scope, send, CACHED, writing=True)
         return (await self._writers.run(allowed.get(), run, owner=_owner(scope), writing=True))()
 
