@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -55,11 +56,14 @@ from threefold.contract import (
     WhoAmI,
     WriteRequest,
     WriteResponse,
+    paths,
 )
 from threefold.contract.common import NotedBy
 
 R = TypeVar("R", bound=BaseModel)
 TurnLike = TurnIn | Mapping[str, Any]
+
+_FIELD = re.compile(r"\{[^}]*\}")
 
 _DOTS = {
     ".": "%2E",
@@ -228,42 +232,42 @@ def write(session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOpt
 
 def write_request(request: WriteRequest) -> Call[WriteResponse]:
     """Append the turns of a checked request; they must have ids."""
-    return Call("POST", "/v1/write", WriteResponse, body=json_body(request))
+    return Call("POST", paths.WRITE, WriteResponse, body=json_body(request))
 
 
 def recall(query: str, session_id: str | None = None, **options: Unpack[RecallOptions]) -> Call[RecallResponse]:
     """Return window, digest and memories for a query."""
     request = checked(RecallRequest, query=query, session_id=session_id, **options)
-    return Call("POST", "/v1/recall", RecallResponse, body=json_body(request), deadline="recall")
+    return Call("POST", paths.RECALL, RecallResponse, body=json_body(request), deadline="recall")
 
 
 def list_memories(**options: Unpack[ListOptions]) -> Call[MemoryPage]:
     """Return one page of the memories that are visible at a level."""
-    return Call("POST", "/v1/list", MemoryPage, body=json_body(checked(ListRequest, **options)), deadline="long")
+    return Call("POST", paths.LIST, MemoryPage, body=json_body(checked(ListRequest, **options)), deadline="long")
 
 
 def forget(**selector: Unpack[ForgetOptions]) -> Call[ForgetReceipt]:
     """Erase what one selector names. Repeatable: a second arrival finds nothing left."""
     return Call(
-        "POST", "/v1/forget", ForgetReceipt, body=json_body(checked(ForgetRequest, **selector)), deadline="long"
+        "POST", paths.FORGET, ForgetReceipt, body=json_body(checked(ForgetRequest, **selector)), deadline="long"
     )
 
 
 def save(text: str, session_id: str | None = None, **options: Unpack[SaveOptions]) -> Call[Memory]:
     """Save one statement as a fact. Not repeatable: the request has no idempotency key."""
     request = checked(SaveFactRequest, text=text, session_id=session_id, **options)
-    return Call("POST", "/v1/facts", Memory, body=json_body(request), repeatable=False)
+    return Call("POST", paths.FACTS, Memory, body=json_body(request), repeatable=False)
 
 
 def get_fact(fact_id: str) -> Call[Memory]:
     """Return one fact."""
-    return Call("GET", _path("facts", fact_id), Memory)
+    return Call("GET", path_of(paths.FACT, fact_id), Memory)
 
 
 def update_fact(fact_id: str, **options: Unpack[UpdateOptions]) -> Call[Memory]:
     """Change one fact. Not repeatable: a second arrival would make a second version."""
     request = checked(UpdateFactRequest, **options)
-    return Call("PATCH", _path("facts", fact_id), Memory, body=json_body(request), repeatable=False)
+    return Call("PATCH", path_of(paths.FACT, fact_id), Memory, body=json_body(request), repeatable=False)
 
 
 def delete_fact(fact_id: str, *, sources: bool = False, in_session: str | None = None) -> Call[ForgetReceipt]:
@@ -271,28 +275,28 @@ def delete_fact(fact_id: str, *, sources: bool = False, in_session: str | None =
     params: dict[str, str | int | float] = {"sources": 1} if sources else {}
     if in_session is not None:
         params["in_session"] = in_session
-    return Call("DELETE", _path("facts", fact_id), ForgetReceipt, params, deadline="long", repeatable=False)
+    return Call("DELETE", path_of(paths.FACT, fact_id), ForgetReceipt, params, deadline="long", repeatable=False)
 
 
 def fact_history(fact_id: str) -> Call[FactHistory]:
     """Return every version of one fact."""
-    return Call("GET", _path("facts", fact_id, "history"), FactHistory)
+    return Call("GET", path_of(paths.FACT_HISTORY, fact_id), FactHistory)
 
 
 def restore_fact(fact_id: str) -> Call[Memory]:
     """Make a superseded version of a fact the current one."""
-    return Call("POST", _path("facts", fact_id, "restore"), Memory, repeatable=False)
+    return Call("POST", path_of(paths.FACT_RESTORE, fact_id), Memory, repeatable=False)
 
 
 def sessions(*, cursor: str | None = None, limit: int | None = None, state: bool = False) -> Call[SessionPage]:
     """Return one page of sessions."""
     params = given(cursor=cursor, limit=limit, state=1 if state else None)
-    return Call("GET", "/v1/sessions", SessionPage, params, deadline="long")
+    return Call("GET", paths.SESSIONS, SessionPage, params, deadline="long")
 
 
 def state(session_id: str) -> Call[SessionState]:
     """Return the state that a framework keeps beside the turns of a session."""
-    return Call("GET", _path("sessions", session_id, "state"), SessionState)
+    return Call("GET", path_of(paths.SESSION_STATE, session_id), SessionState)
 
 
 def turns(
@@ -300,27 +304,27 @@ def turns(
 ) -> Call[TurnPage]:
     """Return one page of a session's turns."""
     params = given(from_seq=from_seq, limit=limit, payload=1 if payload else None)
-    return Call("GET", _path("sessions", session_id, "turns"), TurnPage, params, deadline="long")
+    return Call("GET", path_of(paths.SESSION_TURNS, session_id), TurnPage, params, deadline="long")
 
 
 def digests(session_id: str) -> Call[DigestPage]:
     """Return every version of a session's digest."""
-    return Call("GET", _path("sessions", session_id, "digests"), DigestPage)
+    return Call("GET", path_of(paths.SESSION_DIGESTS, session_id), DigestPage)
 
 
 def digest(session_id: str, version: int) -> Call[Digest]:
     """Return one version of a session's digest."""
-    return Call("GET", _path("sessions", session_id, "digests", str(version)), Digest)
+    return Call("GET", path_of(paths.SESSION_DIGEST, session_id, str(version)), Digest)
 
 
 def status(session_id: str) -> Call[SessionStatus]:
     """Return how far the consolidation of a session has come."""
-    return Call("GET", _path("sessions", session_id, "status"), SessionStatus)
+    return Call("GET", path_of(paths.SESSION_STATUS, session_id), SessionStatus)
 
 
 def end(session_id: str, *, wait: float | None = None) -> Call[SessionStatus]:
     """Start the consolidation of all turns that a session has now."""
-    path = _path("sessions", session_id, "end")
+    path = path_of(paths.SESSION_END, session_id)
     return Call("POST", path, SessionStatus, given(wait=wait), deadline="long", extra_seconds=wait or 0.0)
 
 
@@ -334,7 +338,7 @@ def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope =
     deadline = "write" if len(request.ops) <= 1 else "long"
     return Call(
         "POST",
-        "/v1/items/batch",
+        paths.ITEMS_BATCH,
         ItemsResponse,
         body=json_body(request),
         deadline=deadline,
@@ -344,57 +348,57 @@ def items_batch(ops: Sequence[ItemOp | Mapping[str, Any]], *, scope: DataScope =
 
 def put_checkpoint(thread_id: str, request: PutCheckpointRequest) -> Call[Stored]:
     """Store one checkpoint and the new values of its channels."""
-    return Call("POST", _path("threads", thread_id, "checkpoints"), Stored, body=json_body(request))
+    return Call("POST", path_of(paths.THREAD_CHECKPOINTS, thread_id), Stored, body=json_body(request))
 
 
 def put_writes(thread_id: str, request: PutWritesRequest) -> Call[Stored]:
     """Store the writes of one task."""
-    return Call("POST", _path("threads", thread_id, "writes"), Stored, body=json_body(request))
+    return Call("POST", path_of(paths.THREAD_WRITES, thread_id), Stored, body=json_body(request))
 
 
 def query_checkpoints(request: QueryCheckpointsRequest) -> Call[CheckpointPage]:
     """Return one page of checkpoints."""
-    return Call("POST", "/v1/threads/query", CheckpointPage, body=json_body(request))
+    return Call("POST", paths.THREADS_QUERY, CheckpointPage, body=json_body(request))
 
 
 def channel_history(thread_id: str, request: ChannelHistoryRequest) -> Call[ChannelHistories]:
     """Return what the ancestors of a checkpoint wrote to some channels."""
-    return Call("POST", _path("threads", thread_id, "history"), ChannelHistories, body=json_body(request))
+    return Call("POST", path_of(paths.THREAD_HISTORY, thread_id), ChannelHistories, body=json_body(request))
 
 
 def copy_thread(thread_id: str, request: CopyThreadRequest) -> Call[ThreadCounts]:
     """Copy a thread. Repeatable: a second arrival adds nothing."""
-    return Call("POST", _path("threads", thread_id, "copy"), ThreadCounts, body=json_body(request), deadline="long")
+    return Call("POST", path_of(paths.THREAD_COPY, thread_id), ThreadCounts, body=json_body(request), deadline="long")
 
 
 def prune_threads(request: PruneThreadsRequest) -> Call[ThreadCounts]:
     """Delete all but the newest checkpoints of some threads, or all of them."""
-    return Call("POST", "/v1/threads/prune", ThreadCounts, body=json_body(request), deadline="long")
+    return Call("POST", paths.THREADS_PRUNE, ThreadCounts, body=json_body(request), deadline="long")
 
 
 def delete_runs(request: DeleteRunsRequest) -> Call[ThreadCounts]:
     """Delete the checkpoints of some runs."""
-    return Call("POST", "/v1/threads/delete_runs", ThreadCounts, body=json_body(request), deadline="long")
+    return Call("POST", paths.THREADS_DELETE_RUNS, ThreadCounts, body=json_body(request), deadline="long")
 
 
 def delete_thread(thread_id: str, scope: DataScope = "user") -> Call[ThreadCounts]:
     """Delete a thread. Repeatable: a second arrival finds nothing left."""
-    return Call("DELETE", _path("threads", thread_id), ThreadCounts, {"scope": scope}, deadline="long")
+    return Call("DELETE", path_of(paths.THREAD, thread_id), ThreadCounts, {"scope": scope}, deadline="long")
 
 
 def whoami() -> Call[WhoAmI]:
     """Return the verified identity and the policy of the store."""
-    return Call("GET", "/v1/whoami", WhoAmI)
+    return Call("GET", paths.WHOAMI, WhoAmI)
 
 
 def health() -> Call[Health]:
     """Return whether the process of the service is alive."""
-    return Call("GET", "/healthz", Health)
+    return Call("GET", paths.HEALTH, Health)
 
 
 def ready() -> Call[Health]:
     """Return whether the service reaches its database; 503 has the same form of answer as 200."""
-    return Call("GET", "/readyz", Health, success_status=503)
+    return Call("GET", paths.READY, Health, success_status=503)
 
 
 def turn_in(turn: TurnLike) -> TurnIn:
@@ -408,9 +412,15 @@ def beside_history(options: RecallOptions, has_history: bool) -> RecallOptions:
     return {"include": ("medium_term", "long_term"), **options} if has_history else options
 
 
-def _path(collection: str, name: str, *rest: str) -> str:
+def path_of(template: str, *names: str) -> str:
+    """Return a path of the contract with its ids, percent-encoded. Raise InvalidRequest for an invalid id."""
+    segments = (_segment(name) for name in names)
+    return _FIELD.sub(lambda _: next(segments), template)
+
+
+def _segment(name: str) -> str:
     checked_id("id", name)
-    return "/".join(["/v1", collection, _DOTS.get(name) or quote(name, safe=""), *rest])
+    return _DOTS.get(name) or quote(name, safe="")
 
 
 def given(**params: str | int | float | None) -> dict[str, str | int | float]:

@@ -13,6 +13,7 @@ import httpx
 
 from threefold.calls import Call, Deadlines, R
 from threefold.checks import checked_id
+from threefold.contract.paths import AGENT_HEADER, USER_HEADER
 from threefold.exchange import Exchange
 
 DEFAULT_URL = "http://127.0.0.1:8181"
@@ -74,9 +75,9 @@ class Endpoint:
         if self._api_key is not None:
             headers["Authorization"] = f"Bearer {self._api_key}"
         if self.user is not None:
-            headers["X-Threefold-User"] = quote(self.user, safe="")
+            headers[USER_HEADER] = quote(self.user, safe="")
         if self.agent is not None:
-            headers["X-Threefold-Agent"] = quote(self.agent, safe="")
+            headers[AGENT_HEADER] = quote(self.agent, safe="")
         return headers
 
 

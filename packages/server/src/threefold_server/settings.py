@@ -14,6 +14,7 @@ from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from threefold.contract import CallerLevel
+from threefold.contract.paths import AGENT_HEADER, USER_HEADER
 from threefold_server.extras import installed
 from threefold_server.text.redaction import Policy
 
@@ -100,8 +101,8 @@ class Settings(BaseSettings):
     gateway_secret_header: str = Field(
         default="x-threefold-gateway-secret", min_length=1, description="Header with the gateway's secret."
     )
-    gateway_user_header: str = Field(default="x-threefold-user", min_length=1, description="Header with the user.")
-    gateway_agent_header: str = Field(default="x-threefold-agent", min_length=1, description="Header with the agent.")
+    gateway_user_header: str = Field(default=USER_HEADER, min_length=1, description="Header with the user.")
+    gateway_agent_header: str = Field(default=AGENT_HEADER, min_length=1, description="Header with the agent.")
     gateway_level_header: str | None = Field(
         default=None, description="Header with the caller's ceiling; unset: max_read_level."
     )

@@ -9,7 +9,7 @@ from fastapi import Request
 from starlette.datastructures import Headers
 
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
-from threefold_server.http.headers import checked, only
+from threefold_server.http.headers import checked, single_value
 from threefold_server.rules.access import Principal, Reach, granted_reach
 from threefold_server.settings import Settings
 
@@ -42,7 +42,7 @@ class GatewayIdentity:
 
     def _ceiling(self, headers: Headers) -> Reach:
         header, store = self._settings.gateway_level_header, self._settings.max_read_level
-        return Reach[store] if header is None else granted_reach(header, only(headers, header), store)
+        return Reach[store] if header is None else granted_reach(header, single_value(headers, header), store)
 
     def _from_network(self, request: Request) -> bool:
         try:
@@ -53,17 +53,17 @@ class GatewayIdentity:
         return any(peer in network for network in self._settings.networks)
 
     def _knows_secret(self, headers: Headers) -> bool:
-        sent = only(headers, self._settings.gateway_secret_header) or ""
+        sent = single_value(headers, self._settings.gateway_secret_header) or ""
         return hmac.compare_digest(sent.encode("latin-1"), self._secret)
 
 
 def _is_true(headers: Headers, header: str | None) -> bool:
-    return header is not None and only(headers, header) == "true"
+    return header is not None and single_value(headers, header) == "true"
 
 
 def _name(headers: Headers, header: str) -> str | None:
     """Return the id in a header of the proxy, without percent-decoding: else one user could pass as another."""
-    value = only(headers, header)
+    value = single_value(headers, header)
     try:
         return None if value is None else checked(header, value.encode("latin-1").decode())
     except UnicodeError as error:

@@ -7,8 +7,9 @@ from typing import Annotated, Protocol
 
 from fastapi import Depends, Request
 
+from threefold.contract.paths import AGENT_HEADER, USER_HEADER
 from threefold_server.http.gateway_identity import GatewayIdentity
-from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, named
+from threefold_server.http.headers import id_in
 from threefold_server.http.key_identity import KeyIdentity
 from threefold_server.http.rates import Rates
 from threefold_server.rules.access import Principal, Reach
@@ -79,8 +80,8 @@ class DevIdentity:
         headers = request.headers
         ceiling = min(Reach.agent, Reach[self.settings.max_read_level])
         return Principal(
-            user=named(headers, USER_HEADER) or LOCAL,
-            agent=named(headers, AGENT_HEADER) or LOCAL,
+            user=id_in(headers, USER_HEADER) or LOCAL,
+            agent=id_in(headers, AGENT_HEADER) or LOCAL,
             ceiling=Reach.user if self.settings.allow_user_level else ceiling,
             may_share=True,
             reads_shared=self.settings.reads_shared,

@@ -9,8 +9,9 @@ from typing import Any, cast
 import jwt
 from fastapi import Request
 
+from threefold.contract.paths import AGENT_HEADER, USER_HEADER
 from threefold.errors import Forbidden, InvalidRequest, Unauthenticated
-from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, checked
+from threefold_server.http.headers import bearer_token, checked, granted_id
 from threefold_server.http.jwks import KeySet, file_key_set, url_key_set
 from threefold_server.rules.access import Principal, Reach, granted_reach
 from threefold_server.service import Service
@@ -34,14 +35,14 @@ class JwtIdentity:
 
     async def identify(self, request: Request) -> Principal:
         settings = self._settings
-        claims = await self._verify(bearer(request.headers, ADVICE))
+        claims = await self._verify(bearer_token(request.headers, ADVICE))
         user = _id(claims, settings.jwt_user_claim)
         agent = _id(claims, settings.jwt_agent_claim)
         if agent is None or (user is None and not settings.allow_self):
             missing = settings.jwt_agent_claim if agent is None else settings.jwt_user_claim
             raise Forbidden(f"the token's claim {missing!r} is missing")
-        agree(request.headers, USER_HEADER, user)
-        agree(request.headers, AGENT_HEADER, agent)
+        granted_id(request.headers, USER_HEADER, user)
+        granted_id(request.headers, AGENT_HEADER, agent)
         return Principal(
             user=user,
             agent=agent,

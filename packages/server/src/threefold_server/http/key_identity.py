@@ -5,9 +5,10 @@ from __future__ import annotations
 from fastapi import Request
 from starlette.datastructures import Headers
 
+from threefold.contract.paths import AGENT_HEADER, USER_HEADER
 from threefold.errors import Forbidden, Unauthenticated
 from threefold_server.clock import MICROS
-from threefold_server.http.headers import AGENT_HEADER, USER_HEADER, agree, bearer, named
+from threefold_server.http.headers import bearer_token, granted_id, id_in
 from threefold_server.rules.access import Principal, Reach
 from threefold_server.service import Service
 from threefold_server.storage.store import keys
@@ -26,7 +27,7 @@ class KeyIdentity:
         self._cache: dict[str, tuple[int, keys.Key]] = {}
 
     async def identify(self, request: Request) -> Principal:
-        key = await self._key(bearer(request.headers, ADVICE))
+        key = await self._key(bearer_token(request.headers, ADVICE))
         settings = self._service.settings
         return Principal(
             user=_granted_user(key, request.headers),
@@ -56,8 +57,8 @@ class KeyIdentity:
 
 def _granted_user(key: keys.Key, headers: Headers) -> str | None:
     if key.user_grant != "named":
-        return agree(headers, USER_HEADER, key.user_value if key.user_grant == "fixed" else None)
-    name = named(headers, USER_HEADER)
+        return granted_id(headers, USER_HEADER, key.user_value if key.user_grant == "fixed" else None)
+    name = id_in(headers, USER_HEADER)
     if name is None:
         raise Forbidden(f"this key acts for users that the request names: send {USER_HEADER}")
     return name
@@ -65,9 +66,9 @@ def _granted_user(key: keys.Key, headers: Headers) -> str | None:
 
 def _granted_agent(key: keys.Key, headers: Headers) -> str:
     if key.agent_grant == "name":
-        agree(headers, AGENT_HEADER, key.agent_value)
+        granted_id(headers, AGENT_HEADER, key.agent_value)
         return key.agent_value
-    name = named(headers, AGENT_HEADER)
+    name = id_in(headers, AGENT_HEADER)
     if name is None or not name.startswith(key.agent_value) or name == key.agent_value:
         raise Forbidden(f"this key acts for agents whose name starts with {key.agent_value!r}: send {AGENT_HEADER}")
     return name

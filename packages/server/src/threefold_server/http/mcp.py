@@ -22,7 +22,7 @@ from threefold.contract.common import Id
 from threefold.errors import InvalidRequest
 from threefold.tools.definitions import ProfileName
 from threefold_server.http.bodies import LARGE_BYTES, Bodies, IdentifiedRoute, Nested
-from threefold_server.http.headers import checked, only
+from threefold_server.http.headers import checked, single_value
 from threefold_server.http.identity import IdentifiedDep
 from threefold_server.http.routes import ServiceDep
 from threefold_server.mcp.messages import replace_surrogates
@@ -63,7 +63,7 @@ async def post_mcp(
 ) -> Response:
     """Answer one message of an MCP client."""
     offer = Offer.of(query.profile, query.tools, query.read_only)
-    named = query.session or only(request.headers, MCP_SESSION_ID_HEADER)
+    named = query.session or single_value(request.headers, MCP_SESSION_ID_HEADER)
     session_id = uuid4().hex if named is None else checked(MCP_SESSION_ID_HEADER, named)
     client = AsyncMemoryClient(URL, transport=SameCaller(request))
     connection = Connection(AsyncMemorySession(client, session_id), offer, whoami(service, caller))

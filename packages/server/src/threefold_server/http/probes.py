@@ -5,12 +5,13 @@ from __future__ import annotations
 import anyio
 from fastapi import APIRouter, Response
 
-from threefold.contract import Health
+from threefold.contract import Health, paths
 from threefold.errors import Unavailable
 from threefold_server.http.routes import ServiceDep
 from threefold_server.storage.engine.migrate import check_current
 
-PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
+METRICS = "/metrics"
+PATHS = frozenset({paths.HEALTH, paths.READY, METRICS})
 
 router = APIRouter()
 
@@ -18,13 +19,13 @@ READY_SECONDS = 1.0
 """Time for the database to answer a probe; the probe itself is answered within 2 s."""
 
 
-@router.get("/healthz")
+@router.get(paths.HEALTH)
 async def healthz() -> Health:
     """Tell that the process is alive, without touching the database."""
     return Health(status="ok")
 
 
-@router.get("/readyz", responses={503: {"model": Health}})
+@router.get(paths.READY, responses={503: {"model": Health}})
 async def readyz(service: ServiceDep, response: Response) -> Health:
     """Tell whether the database answers and has the right schema. Models are not asked: memory works without them."""
     try:
@@ -39,7 +40,7 @@ async def readyz(service: ServiceDep, response: Response) -> Health:
     return Health(status="ok")
 
 
-@router.get("/metrics", response_class=Response)
+@router.get(METRICS, response_class=Response)
 async def metrics(service: ServiceDep) -> Response:
     """Return the metrics in the Prometheus text format."""
     return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from threefold.errors import Forbidden, InvalidRequest, ServiceError
 from threefold_server.http.errors import respond
-from threefold_server.http.headers import only
+from threefold_server.http.headers import single_value
 from threefold_server.settings import Settings
 
 AMBIENT = frozenset({"dev", "gateway"})
@@ -45,7 +45,7 @@ class SiteGuard:
         await self.app(scope, receive, send)
 
     def _check(self, headers: Headers) -> None:
-        host = only(headers, "host") or ""
+        host = single_value(headers, "host") or ""
         if self._settings.mode == "dev" or self._settings.hosts:
             self._check_host(host)
         if self._settings.mode in AMBIENT:
@@ -61,9 +61,9 @@ class SiteGuard:
 
     def _check_page(self, headers: Headers, host: str) -> None:
         """Raise Forbidden for a request of another site's page. Only browsers send these headers."""
-        site = only(headers, "sec-fetch-site")
+        site = single_value(headers, "sec-fetch-site")
         name = "Origin" if "origin" in headers else "Referer"
-        page = only(headers, name)
+        page = single_value(headers, name)
         if page is None:
             foreign = site not in (None, "none", "same-origin")
         else:
@@ -113,7 +113,7 @@ def _is_loopback(name: str) -> bool:
 
 def _check_content_type(headers: Headers) -> None:
     """Raise InvalidRequest if a body is not JSON: a page may send other types to any site without a preflight."""
-    kind = only(headers, "content-type") or ""
+    kind = single_value(headers, "content-type") or ""
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     if has_body and kind.partition(";")[0].strip().lower() != "application/json":
         raise InvalidRequest(f"Content-Type: must be application/json, not {_shown(kind)}", {"field": "content-type"})
