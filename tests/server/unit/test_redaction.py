@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from threefold_server.text import redaction
-from threefold_server.text.redaction import build_redactor, redact, redact_json
+from threefold_server.text.redaction import redact, redact_json, redactor_for
 
 # Each secret is built from two parts, so that no scanner of source code reports it.
 GITHUB = "ghp_" + "abcdefghijklmnopqrstuvwxyzABCDEF0123"
@@ -89,16 +89,21 @@ def test_json_stays_valid_and_is_unchanged_without_secrets() -> None:
 
 
 def test_redaction_can_be_turned_off() -> None:
-    assert build_redactor("off")(GITHUB) == GITHUB
+    assert redactor_for("off")(GITHUB) == GITHUB
+
+
+def test_service_and_models_share_one_redactor() -> None:
+    assert redactor_for("derived") is redactor_for("derived")
 
 
 def test_missing_detector_is_an_error_at_startup(monkeypatch: pytest.MonkeyPatch) -> None:
     redaction._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    redactor_for.cache_clear()
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.aws", None)
     with pytest.raises(ImportError):
-        build_redactor("derived")
+        redactor_for("derived")
     monkeypatch.undo()
-    build_redactor("all")
+    redactor_for("all")
 
 
 def test_redaction_keeps_the_warning_filters_of_the_process() -> None:

@@ -29,7 +29,7 @@ from threefold_server.storage.engine.database import Connection, Database
 from threefold_server.storage.engine.row_security import unbound_role
 from threefold_server.storage.store import system
 from threefold_server.telemetry import Metrics, configure_logging, configure_tracing, keep_own_spans
-from threefold_server.text.redaction import build_redactor
+from threefold_server.text.redaction import redactor_for
 
 if TYPE_CHECKING:
     from threefold_server.models.chat import ChatModel
@@ -138,7 +138,7 @@ async def open_service(
 def _build_embedder(settings: Settings, meter: Meter) -> Embedder:
     return build_embedder(
         settings.embedder,
-        redact=build_redactor(settings.redact),
+        redact=redactor_for(settings.redact),
         model_path=settings.minilm_model,
         dimensions=settings.embedder_dimensions,
         api_key=settings.model_key,
@@ -151,7 +151,7 @@ def _build_embedder(settings: Settings, meter: Meter) -> Embedder:
 def _build_chat(settings: Settings, meter: Meter) -> ChatModel | None:
     return build_chat(
         settings.model,
-        redact=build_redactor(settings.redact),
+        redact=redactor_for(settings.redact),
         api_key=settings.model_key,
         base_url=settings.model_base_url,
         timeout=settings.model_timeout,

@@ -18,12 +18,12 @@ from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
 from threefold_server.storage.engine.database import Database
 from threefold_server.telemetry import Metrics
-from threefold_server.text.redaction import Redact, build_redactor, remembering
+from threefold_server.text.redaction import Redact, redactor_for
 from threefold_server.text.remembered import Recent, Remembered
 from threefold_server.text.tokens import count_tokens
 
 QUERY_VECTORS = 1_000
-"""Vectors in one of two generations: with 384 dimensions 3 MB in all."""
+"""Most query vectors in each of two generations. With 384 dimensions, both take 3 MB."""
 
 
 def ticks() -> int:
@@ -66,12 +66,12 @@ class Service:
     refusals: Counter[Refusal] = field(default_factory=Counter[Refusal])
     """Refusals not yet in the audit. They are stored as counts, so that a flood adds an entry every few seconds."""
     count_tokens: Remembered[int] = field(default_factory=lambda: Remembered(count_tokens))
-    """Counts the tokens of a line of a block. Most lines of a block were in the block before it."""
+    """Counts the tokens of a line, and remembers the count: most lines of a block were in the previous block."""
     query_vectors: Recent[NDArray[np.float32]] = field(default_factory=lambda: Recent(QUERY_VECTORS))
-    """The vectors of recent queries, by a hash of owner, embedder and query. The owner is part of it, so that nobody
-    can learn from the time of an answer what others asked."""
+    """The vectors of recent queries, by a hash of owner, embedder and query. The owner is part of the hash, so that the
+    time of an answer does not tell one user what others asked."""
     redact: Redact = field(init=False)
     """Removes secrets from a text, as the setting `redact` says."""
 
     def __post_init__(self) -> None:
-        self.redact = remembering(build_redactor(self.settings.redact))
+        self.redact = redactor_for(self.settings.redact)

@@ -87,19 +87,21 @@ _PASSWORD_WORDS = ("passw", "passphrase", "passcode", "pwd", "pin", "contraseña
 _KEY_WORDS = ("key", "secret", "token")
 
 
-def build_redactor(policy: Policy) -> Redact:
-    """Return a function that removes secrets from a text; with `off` it changes nothing.
+@cache
+def redactor_for(policy: Policy) -> Redact:
+    """Return the function that removes secrets from a text; with `off` it changes nothing.
 
-    The detectors are loaded here, so that a broken one fails at start.
+    There is one for each policy, for the service and its models, so that a text is searched once. The detectors are
+    loaded here, so that a broken one fails at start.
     """
     if policy == "off":
         return str
     _library()
-    return redact
+    return remembering(redact)
 
 
 def remembering(redact: Redact) -> Redact:
-    """Return a redactor that does not search a text again in which it has found no secret."""
+    """Return a redactor that does not search a text again in which it found no secret."""
     is_clean = Remembered(lambda text: redact(text) == text)
     return lambda text: text if is_clean(text) else redact(text)
 
