@@ -225,7 +225,7 @@ class Database:
                 try:
                     self._set_scope(connection, scope, plans)
                     result = function(connection)
-                except BaseException:
+                except BaseException:  # of any kind: the connection must not stay in the transaction
                     driver.execute("ROLLBACK")
                     raise
                 driver.execute("COMMIT")

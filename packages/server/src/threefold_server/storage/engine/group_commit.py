@@ -112,7 +112,7 @@ class GroupCommit:
         try:
             replies = [attempt(connection, write) for write in batch]
             driver.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # of any kind: the connection must not stay in the transaction
             if driver.in_transaction:  # not if SQLite rolled back by itself, for example on a full disk
                 driver.execute("ROLLBACK")
             raise
@@ -125,7 +125,7 @@ class GroupCommit:
         try:
             with self._translate():
                 reply = _run(connection, write)
-        except Exception as error:
+        except Exception as error:  # of any kind: it fails this write only, and its caller gets it
             if not driver.in_transaction:  # SQLite has rolled back all writes
                 raise
             driver.execute("ROLLBACK TO one_write")

@@ -33,18 +33,19 @@ class Shares:
         if not gate.slots.locked():
             await gate.slots.acquire()
             return
+        acquired = False
         try:
-            with anyio.fail_after(seconds):
+            with anyio.move_on_after(seconds):
                 await gate.slots.acquire()
-        except TimeoutError:
-            self._leave(owner, gate)
+                acquired = True
+        finally:  # also if the caller was cancelled
+            if not acquired:
+                self._leave(owner, gate)
+        if not acquired:
             raise Unavailable(
                 f"this owner has {self._most} database calls running already; wait for them, then try again",
                 {"retry_after": 1},
-            ) from None
-        except BaseException:
-            self._leave(owner, gate)
-            raise
+            )
 
     def give_back(self, owner: UUID, future: Future[Any]) -> None:
         """Give the slot back once the call ends, which may be after its caller has given up."""
