@@ -92,11 +92,11 @@ def _check_quotas(service: Service, connection: Connection, owner: Principal, ad
     """Raise QuotaExceeded if the owner has too many rows. It runs after the insert, which tells new rows apart."""
     settings = service.settings
     if settings.max_facts_per_user is not None and (more := len(added[facts])):
-        held = fact_store.count(connection, owner.owner) - more
-        check_quota("facts", held, more, settings.max_facts_per_user)
+        stored = fact_store.count(connection, owner.owner) - more
+        check_quota("facts", stored, more, settings.max_facts_per_user)
     if settings.max_turns_per_user is not None and (more := sum(not turn.get("erased") for turn in added[turns])):
-        held = sessions.send_turn_count(connection, owner.owner)() - more
-        check_quota("turns", held, more, settings.max_turns_per_user)
+        stored = sessions.send_turn_count(connection, owner.owner)() - more
+        check_quota("turns", stored, more, settings.max_turns_per_user)
 
 
 def owner_principal(named: OneOwner) -> Principal:

@@ -152,11 +152,11 @@ def _find_to_change(connection: Connection, principal: Principal, fact_id: str, 
 
 
 def _check_trust(request: UpdateFactRequest, row: AnyRow) -> None:
-    """Refuse a change that is noted by somebody with less trust than the fact: less trust displaces nothing."""
+    """Raise Forbidden for a change that is noted by a role with less trust than the fact has."""
     if request.noted_by is not None and TRUST[request.noted_by] < row.trust:
         raise Forbidden(
-            f"noted_by: a fact of trust {row.trust} is not changed by what the {request.noted_by} notes "
-            f"(trust {TRUST[request.noted_by]}); save another fact",
+            f"noted_by: what the {request.noted_by} notes (trust {TRUST[request.noted_by]}) cannot change a fact of "
+            f"trust {row.trust}; save another fact",
             {"field": "noted_by", "trust": row.trust},
         )
 

@@ -130,7 +130,7 @@ class _Append:
         locked = sessions.send_lock(connection, self.scope, self.request.session_id, self.now)
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
         known = turns.send_contents(connection, self.scope.owner, self.session, ids)
-        turns_held = sessions.send_turn_count(connection, self.scope.owner) if self.quota else None
+        turn_count = sessions.send_turn_count(connection, self.scope.owner) if self.quota else None
         any_erased = erasures.send_any_erased(connection, self.scope.owner)
         row = locked()
         erased_ids = self._erased(connection, ids) if any_erased() else set[str]()
@@ -141,7 +141,7 @@ class _Append:
             self._check_revision(row.revision)
         scheduled = False
         if fresh:
-            check_quota("turns", turns_held() if turns_held else 0, len(fresh), self.quota)
+            check_quota("turns", turn_count() if turn_count else 0, len(fresh), self.quota)
             scheduled = self._append(connection, row, fresh)
         if state is not None:
             sessions.set_state(connection, self.scope.owner, self.session, state, is_revision=not fresh)
