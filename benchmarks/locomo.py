@@ -28,7 +28,7 @@ from rich.table import Table
 
 from threefold import MemoryClient
 from threefold.contract import RecalledMemory, RecallResponse
-from threefold_server.cli.conversations import Said, open_conversation
+from threefold_server.cli.conversations import FileTurn, open_conversation
 
 DEPTHS = (5, 10, 20)
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6)
@@ -107,7 +107,7 @@ def replay(memory: MemoryClient, path: Path) -> None:
     """Write the whole conversation, then wait until all of it is indexed."""
     sessions: dict[str, list[Any]] = defaultdict(list)
     for entry in open_conversation(path).entries:
-        assert isinstance(entry, Said), entry
+        assert isinstance(entry, FileTurn), entry
         sessions[entry.session_id].append(entry.turn)
     for session_id, turns in track(sessions.items(), f"replay {path.stem}", transient=True):
         memory.write(session_id, turns)

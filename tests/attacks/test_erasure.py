@@ -113,7 +113,7 @@ def test_no_file_of_postgres_holds_the_word_after_a_purge(
     assert len(files_with_word(own_postgres.server.data)) > 10
     done = run("purge", "--yes", "--database-url", own_postgres.url)
     assert done.code == 0, done.err
-    assert "Purged: nothing that was forgotten is in tables, indexes, planner statistics, write-ahead log." in done.err
+    assert "Purged: no forgotten data is in tables, indexes, planner statistics, write-ahead log." in done.err
     assert files_with_word(own_postgres.server.data) == {}
 
 
@@ -127,10 +127,10 @@ def test_purge_names_what_it_could_not_clear(
     done = run("purge", "--yes", "--database-url", own_postgres.url)
     said = done.err.replace("\n", " ")
     assert done.code == 0, said
-    assert "nothing that was forgotten is in tables, indexes." in said
-    assert "May still hold it: the write-ahead log, until" in said
+    assert "no forgotten data is in tables, indexes." in said
+    assert "May still contain forgotten data: the write-ahead log, until" in said
     assert "GRANT pg_checkpoint" in said
-    assert "May still hold it: deleted rows of the planner's statistics, until" in said
+    assert "May still contain forgotten data: deleted rows of the planner's statistics, until" in said
     assert all(name.startswith("pg_wal/") for name in files_with_word(own_postgres.server.data))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from threefold_server.cli.conversations import Said, Unreadable, open_conversation
+from threefold_server.cli.conversations import FileTurn, Unreadable, open_conversation
 
 
 def lines(tmp_path: Path, *entries: object, name: str = "talk.jsonl") -> Path:
@@ -22,10 +22,10 @@ def turn(content: str, session_id: str = "s1", **more: Any) -> dict[str, Any]:
     return {"session_id": session_id, "role": "user", "content": content, **more}
 
 
-def said(path: Path) -> list[Said]:
+def said(path: Path) -> list[FileTurn]:
     entries = list(open_conversation(path).entries)
-    assert all(isinstance(entry, Said) for entry in entries)
-    return [entry for entry in entries if isinstance(entry, Said)]
+    assert all(isinstance(entry, FileTurn) for entry in entries)
+    return [entry for entry in entries if isinstance(entry, FileTurn)]
 
 
 def ids(path: Path) -> dict[str, str | None]:
@@ -59,7 +59,7 @@ def test_repeated_text_is_a_separate_turn(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("{", "is not JSON"),
+        ("{", "not valid JSON"),
         ("[" * 100_000, "nested"),
         ({"session_id": "s1", "role": "user"}, "content: Field required"),
         (turn("x", role="robot"), "role:"),
@@ -72,10 +72,10 @@ def test_repeated_text_is_a_separate_turn(tmp_path: Path) -> None:
 def test_unreadable_line_is_named_and_the_others_are_read(tmp_path: Path, line: object, problem: str) -> None:
     path = lines(tmp_path, turn("before"), line, "", turn("after"))
     before, bad, after = open_conversation(path).entries
-    assert isinstance(before, Said)
-    assert isinstance(after, Said)
+    assert isinstance(before, FileTurn)
+    assert isinstance(after, FileTurn)
     assert isinstance(bad, Unreadable)
-    assert bad.place == f"{path}:2"
+    assert bad.location == f"{path}:2"
     assert problem in bad.problem
 
 
@@ -102,8 +102,8 @@ LOCOMO: dict[str, Any] = {
 
 def test_locomo_file_becomes_sessions(tmp_path: Path) -> None:
     conversation = open_conversation(lines(tmp_path, LOCOMO, name="26.json"))
-    assert conversation.places == 3
-    first, second, third = [entry for entry in conversation.entries if isinstance(entry, Said)]
+    assert conversation.length == 3
+    first, second, third = [entry for entry in conversation.entries if isinstance(entry, FileTurn)]
     assert first.session_id == second.session_id == "26/session_1"
     assert first.turn.content == "Look! [shares a photo: a photo of a dog]"
     assert (first.turn.role, first.turn.name, first.turn.id) == ("user", "Caroline", "D1:1")
@@ -118,7 +118,7 @@ def test_problems_of_a_locomo_file_are_named(tmp_path: Path) -> None:
     first, second = open_conversation(lines(tmp_path, broken, name="26.json")).entries
     assert first == Unreadable("26:session_1:1", "dia_id: Field required")
     assert isinstance(second, Unreadable)
-    assert second.place == "26:session_2"
+    assert second.location == "26:session_2"
 
 
 def test_json_file_of_lines_is_read_as_lines(tmp_path: Path) -> None:

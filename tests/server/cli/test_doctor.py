@@ -23,7 +23,7 @@ def test_doctor_fails_if_there_is_a_finding(run: Run, sqlite_url: str) -> None:
     shown = run("doctor", *store, "--json")
     assert shown.code == 1
     assert [row["check"] for row in shown.json["findings"] if row["remedy"]] == ["parked work"]
-    assert "needs a look: parked work" in shown.err
+    assert "problems found: parked work" in shown.err
 
 
 def test_real_endpoint_is_tested_with_a_digest_and_a_comparison(

@@ -180,5 +180,5 @@ def test_key_cannot_exceed_the_level_of_its_store(run: Run, tmp_path: Path, monk
 def test_listing_keys_of_a_missing_store_fails(run: Run, tmp_path: Path) -> None:
     refused = run("keys", "list", "--data", tmp_path / "none")
     assert refused.code == 2
-    assert "there is no store at" in refused.err
+    assert "no store at" in refused.err
     assert not (tmp_path / "none").exists()

@@ -48,7 +48,7 @@ def test_options_of_recall_reach_the_service(online: Run) -> None:
 
 
 def test_recall_without_results_says_so(online: Run) -> None:
-    assert online("recall", "anything").out == "Nothing is remembered about this.\n"
+    assert online("recall", "anything").out == "No memories found.\n"
 
 
 def test_text_is_read_from_standard_input(online: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_fact_is_saved_edited_restored_and_deleted(online: Run) -> None:
     assert Memory.model_validate(online("facts", "restore", saved.id, "--json").json).text == "Anna leads."
     assert Memory.model_validate(online("facts", "edit", saved.id, "--pinned", "--json").json).pinned
     assert "pinned" in online("facts", "show", saved.id).out
-    assert "gone" in online("facts", "delete", saved.id).out
+    assert "erased" in online("facts", "delete", saved.id).out
     gone = online("facts", "show", saved.id)
     assert (gone.code, gone.out, gone.err) == (1, "", "error: no such fact\n")
 
@@ -137,14 +137,14 @@ def test_forget_shows_counts_and_asks_for_confirmation(online: Run, monkeypatch:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
     refused = online("forget", "--session", "s1", "--json")
     assert (refused.code, refused.out) == (1, "")
-    assert "would go" in refused.err
+    assert "would be erased" in refused.err
     assert "error: not confirmed" in refused.err
     assert ForgetReceipt.model_validate(online("forget", "--session", "s1", "--dry-run", "--json").json).dry_run
     assert SAID in online("list").out
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
     receipt = ForgetReceipt.model_validate(online("forget", "--session", "s1", "--json").json)
     assert (receipt.dry_run, receipt.counts["turns"]) == (False, 1)
-    assert online("list").out == "Nothing there.\n"
+    assert online("list").out == "No results.\n"
 
 
 def test_every_selector_of_forget_works(online: Run) -> None:

@@ -74,7 +74,7 @@ def test_unreadable_lines_are_named_and_the_others_stored(online: Run, tmp_path:
     file = lines(tmp_path / "talk.jsonl", turn("one"), "{", turn("two"), turn("x", role="robot"), turn("three"))
     result = online("replay", file)
     assert result.code == 1
-    assert f"{file}:2: is not JSON" in result.err
+    assert f"{file}:2: not valid JSON" in result.err
     assert f"{file}:4: role:" in result.err
     turns = online("sessions", "turns", "s1", "--json").json["turns"]
     assert [said["content"] for said in turns] == ["one", "two", "three"]

@@ -55,7 +55,7 @@ def test_consolidate_does_the_due_work(store: Run, idle: MemoryClient) -> None:
     assert idle.status("s1").state == "pending"
     done = store("consolidate", "--embedder", "hash")
     assert (done.code, done.out) == (0, "")
-    assert "Nothing is left to do." in done.err
+    assert "No work is left." in done.err
     assert (idle.status("s1").state, idle.status("s1").indexed_upto) == ("idle", 1)
     assert "due again: 0" in store("consolidate", "--retry-parked", "--embedder", "hash").err
 
@@ -85,14 +85,14 @@ def test_failing_model_leaves_work_and_is_reported(store: Run, idle: MemoryClien
     idle.write("s1", [{"role": "user", "content": SAID}])
     left = store("reembed", "--embedder", "openai:text-embedding-3-small", "--model-base-url", "http://127.0.0.1:1/v1")
     assert left.code == 1
-    assert "some work is left: 1 embed waiting" in left.err
+    assert "tasks are left: 1 embed waiting" in left.err
 
 
 @pytest.mark.parametrize("command", ["consolidate", "rebuild", "reembed", "purge"])
 def test_missing_store_is_not_created(run: Run, tmp_path: Path, command: str) -> None:
     refused = run(command, "--data", tmp_path / "none")
     assert refused.code == 2
-    assert "there is no store at" in refused.err
+    assert "no store at" in refused.err
     assert not (tmp_path / "none").exists()
 
 
@@ -151,7 +151,7 @@ def test_purge_held_back_by_a_transaction_is_reported(run: Run, databases: Datab
             memory.forget(session_id="s1")
             held = run("purge", "--yes", "--database-url", postgres_url)
     assert held.code == 1
-    assert "an open transaction still holds" in held.err
+    assert "an open transaction still reads" in held.err
     assert purge_is_pending(postgres_url)
 
 

@@ -13,25 +13,24 @@ from threefold_server.cli.output import Failed, UsageError, report
 
 STORE_COMMANDS = {
     "serve": "Run the service.",
-    "worker": "Do the background work of a store.",
+    "worker": "Run the background work of a store.",
     "keys": "Make, list, rotate and revoke API keys.",
-    "migrate": "Bring a database to the current schema.",
-    "consolidate": "Do the background work now, without waiting for sessions to be idle.",
-    "rebuild": "Make digests and index anew from the turns.",
+    "migrate": "Migrate a database to the current schema.",
+    "consolidate": "Run all background work now, without waiting until sessions are idle.",
+    "rebuild": "Rebuild digests, index and extracted facts from the turns.",
     "reembed": "Replace all vectors by those of another embedder.",
-    "purge": "Clear what was forgotten out of the database's files.",
-    "backup": "Copy the whole store into one file: memories, keys, receipts.",
-    "restore": "Fill an empty store from a backup of this version or an earlier one.",
+    "purge": "Remove forgotten data from the files of the database.",
+    "backup": "Copy the whole store into one file: memories, keys and receipts.",
+    "restore": "Fill an empty store from a backup of this version or an earlier one of Threefold.",
     "migrate-store": "Copy a whole store into another database.",
-    "doctor": "Look for parked work, stale leases, vectors of another embedder, dead models, wrong clocks, a pending "
-    "purge, and files that other users may read.",
-    "demo": "See the memory at work.",
+    "doctor": "Check a store and print for each problem the command that repairs it.",
+    "demo": "Show the memory at work: a story on a temporary store.",
 }
 """Commands that load the whole service, and the summaries that `threefold --help` shows without loading it."""
 
 
 def client_app() -> typer.Typer:
-    """Return the commands that only need a client."""
+    """Return the commands that call a service through a client."""
     app = typer.Typer(
         help="Threefold: one memory for every agent framework.",
         no_args_is_help=True,
@@ -59,7 +58,7 @@ def listing_app() -> typer.Typer:
 
 
 def full_app() -> typer.Typer:
-    """Return all commands. Loads the whole service: 2.5 s of processor time more than the client commands take."""
+    """Return all commands. Importing the service takes 2.5 s of processor time more than the client commands take."""
     from threefold_server.cli import demo, doctor, keys, serve, transfer, upkeep
 
     app = client_app()
@@ -73,7 +72,11 @@ def full_app() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command. Exit codes: 0 done, 1 refused or failed, 2 wrong usage."""
+    """Run one command and exit: 0 for success, 1 if it was refused or failed, 2 for wrong usage.
+
+    Args:
+        arguments: The command and its arguments; None for those of the process.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     command = next((word for word in words if not word.startswith("-")), None)
     app = full_app() if command in STORE_COMMANDS else listing_app()

@@ -1,4 +1,4 @@
-"""`threefold admin …`: what only an administrator may do, through a client."""
+"""`threefold admin …` and `threefold import`: operations for administrators, through a client."""
 
 from __future__ import annotations
 
@@ -21,19 +21,21 @@ from threefold_server.cli.views import Exported
 
 app = typer.Typer(no_args_is_help=True, help="Administer a store. Needs a key made with --admin.")
 
-OfUser = Annotated[str | None, typer.Option("--of", metavar="USER", help="Only this user's.")]
-OfAgent = Annotated[str | None, typer.Option("--of-agent", metavar="AGENT", help="Only what an agent did on its own.")]
+OfUser = Annotated[str | None, typer.Option("--of", metavar="USER", help="User whose memory is meant.")]
+OfAgent = Annotated[
+    str | None, typer.Option("--of-agent", metavar="AGENT", help="Agent acting for itself whose memory is meant.")
+]
 
 
 @verb(app, "threefold admin owners", show=views.owners)
 def owners(memory: MemoryClient, limit: Limit = 50, cursor: Cursor = None) -> OwnerPage:
-    """List who has a memory here, and how much. The oldest come first."""
+    """List all owners, oldest first, with the number of rows of each."""
     return memory.admin.owners(limit=limit, cursor=cursor)
 
 
 @verb(app, "threefold admin usage --json", show=views.usage)
 def usage(memory: MemoryClient) -> StoreUsage:
-    """Show what the whole store holds."""
+    """Show the counts of rows and tasks of the whole store."""
     return memory.admin.usage()
 
 
@@ -42,34 +44,45 @@ def list_memories(
     memory: MemoryClient,
     of: OfUser = None,
     of_agent: OfAgent = None,
-    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or turn; may be repeated.")] = None,
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Kind to list: fact or turn; may be repeated. Default: both."),
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MemoryPage:
-    """List the memories of everybody, whatever their visibility. The audit notes it."""
+    """List the memories of all owners, of every visibility. Each call is noted in the audit.
+
+    --of or --of-agent limits the list to one owner.
+    """
     return memory.admin.list(limit=limit, **given(user=of, self_agent=of_agent, kinds=kind, cursor=cursor))
 
 
 @verb(app, "threefold admin rename local ana", show=views.renamed)
 def rename(
     memory: MemoryClient,
-    old: Annotated[str, typer.Argument(metavar="USER", help="Who has the memory.")],
-    to: Annotated[str, typer.Argument(metavar="TO", help="Who is to have it, and has none yet.")],
+    old: Annotated[str, typer.Argument(metavar="USER", help="User whose memory is renamed.")],
+    to: Annotated[str, typer.Argument(metavar="TO", help="New name; it must not have a memory yet.")],
 ) -> RenameReceipt:
-    """Give a user's memory another name, such as that of a real user to `local`'s."""
+    """Rename the user of a memory, for example `local` to the name of a real user."""
     return memory.admin.rename(old, to)
 
 
 @verb(app, "threefold admin export --of ana --output ana.jsonl", show=views.exported)
 def export(
     memory: MemoryClient,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The archive to write.")],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FILE", help="Archive to write; it must not exist yet.")
+    ],
     of: OfUser = None,
     of_agent: OfAgent = None,
 ) -> Exported:
-    """Write everything that is kept of one owner into a file of JSON lines. `threefold import` reads it."""
+    """Write all data of one owner to a file of JSON lines, which `threefold import` reads.
+
+    Give one of --of and --of-agent.
+    """
     lines = memory.admin.export(user=of, self_agent=of_agent)
-    with whole_file(output) as made, made.open("w", encoding="utf-8", newline="\n") as file:
+    with whole_file(output) as path, path.open("w", encoding="utf-8", newline="\n") as file:
         count = sum(1 for line in lines if file.write(f"{line}\n"))
     return Exported(file=str(output), rows=count - 2)
 
@@ -86,25 +99,29 @@ def forget(
     of: OfUser = None,
     of_agent: OfAgent = None,
     source: Annotated[
-        tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="All from one tool or agent, of everybody.")
+        tuple[str, str] | None,
+        typer.Option(metavar="KIND NAME", help="Everything from one tool or agent, of all owners."),
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="With --source: only from then on.")
+        datetime | None,
+        typer.Option(
+            parser=moment, metavar="TIME", help="With --source: only what came at or after this time (ISO 8601)."
+        ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="The memory of everybody.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="The memory of all owners.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be erased.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> ForgetReceipt:
-    """Erase for good. Name exactly one of --of, --of-agent, --source and --everything."""
+    """Erase memories permanently. Give exactly one of --of, --of-agent, --source and --everything."""
     selector = given(user=of, self_agent=of_agent, since=since, everything=everything or None)
     if source is not None:
         selector["source"] = {"kind": source[0], "name": source[1]}
     if dry_run or not yes:
-        rehearsal = memory.admin.forget(**selector, dry_run=True)
+        preview = memory.admin.forget(**selector, dry_run=True)
         if dry_run:
-            return rehearsal
-        err.print(views.receipt(rehearsal))
-        confirm("Erase this for good?")
+            return preview
+        err.print(views.receipt(preview))
+        confirm("Erase this permanently?")
     return memory.admin.forget(**selector)
 
 
@@ -120,12 +137,17 @@ imports = typer.Typer()
 )
 def import_archive(
     memory: MemoryClient,
-    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True)],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, help="Archive to load.")
+    ],
     trust_archive: Annotated[
         bool,
-        typer.Option("--trust-archive", help="Keep origin, trust and pins as exported. For an archive of your own."),
+        typer.Option("--trust-archive", help="Keep origin, trust and pins as exported; for your own archives."),
     ] = False,
 ) -> ImportReceipt:
-    """Load an archive that `threefold admin export` wrote. To load it again adds nothing."""
-    with file.open("rb") as opened:
-        return memory.admin.load(lines_of(opened), trust_archive=trust_archive)
+    """Load an archive of `threefold admin export`. Loading it again adds nothing.
+
+    Without --trust-archive, everything gets the origin `import` and a trust of at most 0.8, and nothing is pinned.
+    """
+    with file.open("rb") as archive:
+        return memory.admin.load(lines_of(archive), trust_archive=trust_archive)

@@ -1,4 +1,4 @@
-"""`threefold audit list | verify`: who did what, through an administrator's client."""
+"""`threefold audit list | verify`: the audit, through an administrator's client."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from threefold.contract.admin import AuditCheck, AuditPage
 from threefold_server.cli import views
 from threefold_server.cli.client import Cursor, Limit, verb
 
-app = typer.Typer(no_args_is_help=True, help="Look at the audit. Needs a key made with --admin.")
+app = typer.Typer(no_args_is_help=True, help="List and verify the audit. Needs a key made with --admin.")
 
 
 @verb(app, "threefold audit list --limit 20", show=views.audit, name="list")
 def list_entries(memory: MemoryClient, limit: Limit = 50, cursor: Cursor = None) -> AuditPage:
-    """List who did what. The newest comes first; people are pseudonyms, named while the store knows them."""
+    """List the entries of the audit, newest first: who did what to whose memory.
+
+    The audit holds pseudonyms of people. A name is shown as long as the store knows it.
+    """
     return memory.admin.audit(limit=limit, cursor=cursor)
 
 
@@ -29,7 +32,15 @@ def list_entries(memory: MemoryClient, limit: Limit = 50, cursor: Cursor = None)
 )
 def verify(
     memory: MemoryClient,
-    head: Annotated[str | None, typer.Option(metavar="HEAD", help="What `verify` showed on an earlier day.")] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HEAD", help="Head that an earlier `verify` printed, to check that it is still in the chain."
+        ),
+    ] = None,
 ) -> AuditCheck:
-    """Verify that no entry was changed or taken out. Keep the head it shows elsewhere, to verify against it later."""
+    """Verify that no entry was changed or removed.
+
+    Keep the printed head in another place: a later `verify --head` proves that the entries up to it are still the same.
+    """
     return memory.admin.verify_audit(head)

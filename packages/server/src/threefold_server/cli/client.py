@@ -1,4 +1,4 @@
-"""Commands over a client: each makes one call of the contract and shows the answer as a table or as JSON."""
+"""Commands through a client: each makes a call of the contract and prints the answer as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -13,37 +13,47 @@ from rich.console import RenderableType
 
 from threefold import Deadlines, MemoryClient
 from threefold.client import target_from_env
+from threefold.endpoint import DEFAULT_URL
 from threefold_server.cli.commands import Json, add_command, given, option
 from threefold_server.cli.output import REFUSED, UsageError, out, show_json
 
 A = TypeVar("A", bound=BaseModel)
 
 DEADLINES = Deadlines(recall=10.0, write=30.0, long=300.0)
-"""A person would rather wait than read that the service was slow."""
+"""Seconds per call, longer than those of an agent: a person prefers a slow answer to an error."""
 
-Url = Annotated[str | None, typer.Option("--url", metavar="URL", help="The service; else THREEFOLD_URL.")]
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="For this user; else THREEFOLD_USER.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="As this agent; else THREEFOLD_AGENT.")]
+Url = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help=f"URL of the service. Default: THREEFOLD_URL, else {DEFAULT_URL}."),
+]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="User to act for. Default: THREEFOLD_USER.")]
+Agent = Annotated[
+    str | None, typer.Option("--agent", metavar="NAME", help="Agent to act as. Default: THREEFOLD_AGENT.")
+]
 Key = Annotated[
-    str | None, typer.Option("--key", metavar="KEY", help="API key; better in THREEFOLD_API_KEY: arguments are seen.")
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        help="API key. Default: THREEFOLD_API_KEY, which is safer: other users of the machine can see arguments.",
+    ),
 ]
 
-Session = Annotated[str | None, typer.Option("--session", "-s", metavar="ID", help="A session, by its id.")]
-SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="The session's id.")]
-FactId = Annotated[str, typer.Argument(metavar="ID", help="The id that `list` and `recall` show.")]
+Session = Annotated[str | None, typer.Option("--session", "-s", metavar="ID", help="Id of a session.")]
+SessionId = Annotated[str, typer.Argument(metavar="SESSION", help="Id of the session.")]
+FactId = Annotated[str, typer.Argument(metavar="ID", help="Id as `threefold list` and `threefold recall` print it.")]
 
-
-Limit = Annotated[int, typer.Option(metavar="N", help="So many per page.")]
-Cursor = Annotated[str | None, typer.Option(metavar="CURSOR", help="Where the page before ended.")]
+Limit = Annotated[int, typer.Option(metavar="N", help="Results per page, at most 1000.")]
+Cursor = Annotated[str | None, typer.Option(metavar="CURSOR", help="Cursor that the previous page printed.")]
 
 
 def moment(text: str) -> datetime:
-    """A time in ISO 8601; without an offset it is local time."""
+    """Return a time in ISO 8601 as a datetime. Without an offset it is local time."""
     return datetime.fromisoformat(text).astimezone()
 
 
 def connect(*, url: Url = None, user: User = None, agent: Agent = None, key: Key = None) -> MemoryClient:
-    """A client as the flags say, and the environment where they do not."""
+    """Return a client for the given flags; missing ones come from the environment."""
     target: dict[str, Any] = {**target_from_env(), **given(url=url, user=user, agent=agent, api_key=key)}
     try:
         return MemoryClient(**target, timeout=DEADLINES)
@@ -65,9 +75,16 @@ def verb(
     ok: Callable[[A], bool] = _always,
     name: str | None = None,
 ) -> Callable[[Callable[..., A]], Callable[..., A]]:
-    """Make a function over a client a command, with the options of `connect` and `--json` beside its own.
+    """Register a function that takes a client as a command.
 
-    An answer that is not `ok` is shown like any other, but the command has failed.
+    The command has the options of the function, those of `connect` and `--json`.
+
+    Args:
+        app: The group that gets the command.
+        examples: Command lines for the end of the help text.
+        show: Returns the answer as a table for people.
+        ok: Returns whether the answer is a success. If not, the command prints it and exits with 1.
+        name: The name of the command; None for the name of the function.
     """
 
     def register(function: Callable[..., A]) -> Callable[..., A]:

@@ -1,4 +1,6 @@
-"""Conversation files as turns: JSON lines, and LoCoMo files. A turn has the same id at every reading of its file.
+"""Reading of conversation files, as JSON lines or in the format of LoCoMo.
+
+Each reading of a file gives a turn the same id.
 
 JSON lines: one turn per line, as in `{"session_id": "s1", "role": "user", "content": "Hello."}`, with any other field
 of a turn, such as `name`, `created_at` or `id`. LoCoMo: one JSON object with `speaker_a`, `speaker_b` and, for each N,
@@ -28,28 +30,28 @@ LOCOMO_DATE_EXAMPLE = "1:56 pm on 8 May, 2023"
 
 
 @dataclass(frozen=True)
-class Said:
-    """One turn, and the place in its file."""
+class FileTurn:
+    """One turn of a file, with its location for messages (`talk.jsonl:2`)."""
 
-    place: str
+    location: str
     session_id: str
     turn: TurnIn
 
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A place that holds no turn, and why; its content is not quoted."""
+    """An entry that is no valid turn, with the reason. Its content is not quoted, as messages may be logged."""
 
-    place: str
+    location: str
     problem: str
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A file: how many places it has, and what they hold, read as it is asked for."""
+    """A file: its number of entries, and an iterator that reads them."""
 
-    places: int
-    entries: Iterator[Said | Unreadable]
+    length: int
+    entries: Iterator[FileTurn | Unreadable]
 
 
 class Line(TurnIn):
@@ -59,7 +61,7 @@ class Line(TurnIn):
 
 
 class LocomoTurn(BaseModel):
-    """One turn of a LoCoMo file, as far as it is used."""
+    """The fields of a LoCoMo turn that are used."""
 
     speaker: Id
     dia_id: Id
@@ -68,12 +70,12 @@ class LocomoTurn(BaseModel):
 
     @property
     def content(self) -> str:
-        """The text, and what the shared photo shows."""
+        """The text, with the caption of a shared photo."""
         return f"{self.text} [shares a photo: {self.blip_caption}]" if self.blip_caption else self.text
 
 
 def open_conversation(path: Path) -> Conversation:
-    """A file of either form. A .json file that is no LoCoMo document is read line by line like any other."""
+    """Open a file of either format. A .json file that is no LoCoMo document is read as JSON lines."""
     document = _locomo_document(path) if path.suffix == ".json" else None
     if document is not None:
         return Conversation(sum(map(len, _sessions(document).values())), locomo_entries(document, path.stem))
@@ -81,8 +83,8 @@ def open_conversation(path: Path) -> Conversation:
         return Conversation(sum(1 for _ in file), line_entries(path))
 
 
-def line_entries(path: Path) -> Iterator[Said | Unreadable]:
-    """The turns of a JSON-lines file; empty lines are passed over."""
+def line_entries(path: Path) -> Iterator[FileTurn | Unreadable]:
+    """Yield the turns of a JSON-lines file. Empty lines are skipped."""
     seen: Counter[str] = Counter()
     with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
@@ -90,8 +92,8 @@ def line_entries(path: Path) -> Iterator[Said | Unreadable]:
                 yield _read_line(text, f"{path}:{number}", seen)
 
 
-def locomo_entries(document: Mapping[str, Any], stem: str) -> Iterator[Said | Unreadable]:
-    """The turns of a LoCoMo document: speaker_a as user, speaker_b as assistant, a second apart."""
+def locomo_entries(document: Mapping[str, Any], stem: str) -> Iterator[FileTurn | Unreadable]:
+    """Yield the turns of a LoCoMo document: speaker_a as user, speaker_b as assistant, one second apart."""
     for name, turns in _sessions(document).items():
         date = str(document.get(f"{name}_date_time"))
         try:
@@ -100,27 +102,27 @@ def locomo_entries(document: Mapping[str, Any], stem: str) -> Iterator[Said | Un
             yield Unreadable(f"{stem}:{name}", f"{name}_date_time is not like {LOCOMO_DATE_EXAMPLE!r}")
             continue
         for number, turn in enumerate(turns):
-            place = f"{stem}:{name}:{number + 1}"
-            yield _read_locomo_turn(turn, place, f"{stem}/{name}", document, start + timedelta(seconds=number))
+            location = f"{stem}:{name}:{number + 1}"
+            yield _read_locomo_turn(turn, location, f"{stem}/{name}", document, start + timedelta(seconds=number))
 
 
-def _read_line(text: bytes, place: str, seen: Counter[str]) -> Said | Unreadable:
+def _read_line(text: bytes, location: str, seen: Counter[str]) -> FileTurn | Unreadable:
     try:
         line = Line.model_validate(json.loads(text))
     except ValidationError as error:
-        return Unreadable(place, _problem(error))
+        return Unreadable(location, _problem(error))
     except RecursionError:
-        return Unreadable(place, "is nested too deeply")
+        return Unreadable(location, "the JSON is nested too deeply")
     except ValueError as error:
-        return Unreadable(place, f"is not JSON: {error}")
+        return Unreadable(location, f"not valid JSON: {error}")
     turn = TurnIn.model_validate(line.model_dump(exclude={"session_id"}, exclude_unset=True))
     if turn.id is None:
         turn = turn.model_copy(update={"id": _stable_id(line, seen)})
-    return Said(place, line.session_id, turn)
+    return FileTurn(location, line.session_id, turn)
 
 
 def _stable_id(line: Line, seen: Counter[str]) -> str:
-    """An id that other lines have no part in, so that a file may grow and be mended; the n-th same line has the n."""
+    """Return the hash of the line and its occurrence number, so that ids stay the same when other lines change."""
     digest = hashlib.sha256(line.model_dump_json().encode()).hexdigest()[:32]
     seen[digest] += 1
     return f"{digest}-{seen[digest]}"
@@ -140,20 +142,20 @@ def _sessions(document: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _read_locomo_turn(
-    value: object, place: str, session_id: str, document: Mapping[str, Any], at: datetime
-) -> Said | Unreadable:
+    value: object, location: str, session_id: str, document: Mapping[str, Any], at: datetime
+) -> FileTurn | Unreadable:
     try:
-        said = LocomoTurn.model_validate(value)
+        spoken = LocomoTurn.model_validate(value)
         turn = TurnIn(
-            role="user" if said.speaker == document["speaker_a"] else "assistant",
-            name=said.speaker,
-            content=said.content,
-            id=said.dia_id,
+            role="user" if spoken.speaker == document["speaker_a"] else "assistant",
+            name=spoken.speaker,
+            content=spoken.content,
+            id=spoken.dia_id,
             created_at=at,
         )
     except ValidationError as error:
-        return Unreadable(place, _problem(error))
-    return Said(place, session_id, turn)
+        return Unreadable(location, _problem(error))
+    return FileTurn(location, session_id, turn)
 
 
 def _problem(error: ValidationError) -> str:

@@ -1,4 +1,4 @@
-"""`threefold demo`: a story in two sessions on a throw-away store. Each scene checks that it shows what it says."""
+"""`threefold demo`: a story in two sessions on a temporary store. Each scene checks what it claims to show."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ SETTINGS: dict[str, Any] = {
     "token_budget": 500,
     "compaction_trigger": 200,  # small, so that sixteen turns pass it
     "compaction_target": 100,
-    "tier_deadline": 10.0,  # on a slow machine, the model takes a moment to load
+    "tier_deadline": 10.0,  # seconds; on a slow machine the model loads for a while
     "top_k": 3,
     "min_score": 0.0,
 }
@@ -66,7 +66,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Stage:
-    """Who is there, and where the store has its files."""
+    """The clients of both users, and the directory of the store."""
 
     mira: MemoryClient
     tom: MemoryClient
@@ -75,7 +75,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Scene:
-    """What happened: as a picture for people, as data for machines."""
+    """The result of one scene, rendered for people and as data for JSON."""
 
     title: str
     text: str
@@ -84,13 +84,13 @@ class Scene:
 
 
 def require(condition: bool, claim: str) -> None:
-    """A demo that shows something else than it says must not pass."""
+    """Raise Failed if the demo does not show what it claims."""
     if not condition:
         raise Failed(f"the demo did not show that {claim}")
 
 
 def tell(stage: Stage) -> Scene:
-    """Session 1."""
+    """Write the turns of the first session."""
     start = datetime.now(UTC) - timedelta(days=1)
     turns = [
         {"role": role, "content": content, "created_at": start + timedelta(minutes=number)}
@@ -107,7 +107,7 @@ def tell(stage: Stage) -> Scene:
 
 
 def find_by_words(stage: Stage) -> Scene:
-    """Session 2, at once: nothing was ended, nothing waited for."""
+    """Recall from a second session at once, without an end of the first one and without waiting."""
     query = "On which day do I deploy to staging?"
     answer = stage.mira.recall(query, session_id=SECOND)
     require(
@@ -124,7 +124,7 @@ def find_by_words(stage: Stage) -> Scene:
 
 
 def find_by_meaning(stage: Stage) -> Scene:
-    """The same once vectors are there, for questions that share no word with the answer."""
+    """Wait for the vectors, then ask a question that shares no word with the answer."""
     status = stage.mira.wait(FIRST)
     stage.mira.wait(SECOND)
     query = "Whom should I phone when a rollout goes wrong?"
@@ -141,24 +141,24 @@ def find_by_meaning(stage: Stage) -> Scene:
 
 
 def show_tiers(stage: Stage) -> Scene:
-    """All three tiers, back in session 1."""
+    """Recall all three tiers in the first session."""
     answer = stage.mira.recall(WHERE, session_id=FIRST)
     require(bool(answer.window), "the window has the newest turns")
     require(answer.window[-1].content == TALK[-1][1], "they are there word for word")
     require(answer.digest is not None and answer.digest.from_seq == 1, "a digest has the older turns")
-    require(NEWS in [memory.text for memory in answer.memories], "memories of other sessions come along")
+    require(NEWS in [memory.text for memory in answer.memories], "memories of other sessions are recalled")
     require(answer.gap is None, "no turn is in neither")
     return Scene(
         f"Three tiers, back in session {FIRST!r}",
-        "The newest turns stand in the window word for word, older ones were folded into a digest, and memories "
-        f"of all sessions come along. Mira asks: {WHERE}",
+        "The window has the newest turns word for word, the digest summarizes the older ones, and memories come "
+        f"from all sessions. Mira asks: {WHERE}",
         views.recalled(answer),
         {"recall": dump(answer)},
     )
 
 
 def show_block(stage: Stage) -> Scene:
-    """What a model reads."""
+    """Show the block that a model reads."""
     answer = stage.mira.recall(WHERE, session_id=FIRST)
     require(NEWS in answer.block and TALK[-1][1] in answer.block, "the block has memories and window")
     require(answer.tokens.used <= answer.tokens.budget, "the block fits the budget")
@@ -171,7 +171,7 @@ def show_block(stage: Stage) -> Scene:
 
 
 def supersede(stage: Stage) -> Scene:
-    """A saved fact is corrected; the old one is history."""
+    """Correct a saved fact; the old text stays in the history."""
     saved = stage.mira.save("The release manager is Anna.", pinned=True)
     changed = stage.mira.update_fact(saved.id, text="The release manager is Boris.")
     history = stage.mira.fact_history(changed.id)
@@ -188,43 +188,48 @@ def supersede(stage: Stage) -> Scene:
 
 
 def keep_apart(stage: Stage) -> Scene:
-    """Another user of the same agent."""
+    """Ask the same as another user of the same agent."""
     answer = stage.tom.recall("On which day do I deploy to staging?", session_id=FIRST)
     listed = stage.tom.list()
     require(not answer.memories and not answer.window and answer.digest is None, "another user recalls nothing")
     require(not listed.items, "another user lists nothing")
     return Scene(
-        "Tom asks the same, of the same agent, in a session of the same name",
-        "He sees nothing: a memory belongs to its user.",
+        "Tom asks the same agent the same question, in a session of the same name",
+        "He sees nothing: a memory belongs to one user.",
         views.recalled(answer),
         {"recall": dump(answer), "list": dump(listed)},
     )
 
 
 def forget(stage: Stage) -> Scene:
-    """A dry run, the forget, and its receipt."""
+    """Forget the first session, after a dry run."""
     before = files_with(SECRET, stage.files)
     require(bool(before), "the word is in the store's files at first")
-    rehearsal = stage.mira.forget(session_id=FIRST, dry_run=True)
+    preview = stage.mira.forget(session_id=FIRST, dry_run=True)
     require(files_with(SECRET, stage.files) == before, "a dry run erases nothing")
     receipt = stage.mira.forget(session_id=FIRST)
-    require(receipt.counts == rehearsal.counts and receipt.counts["turns"] == len(TALK), "what was announced is gone")
-    require(receipt.complete and receipt.purge == "done", "the receipt says that all of it is gone")
+    require(
+        receipt.counts == preview.counts and receipt.counts["turns"] == len(TALK),
+        "the forget erases what the dry run counted",
+    )
+    require(
+        receipt.complete and receipt.purge == "done", "the receipt says that everything is erased, also in the files"
+    )
     return Scene(
-        f"Mira has session {FIRST!r} forgotten",
+        f"Mira forgets session {FIRST!r}",
         "The dry run first, then the receipt:",
-        Group(views.receipt(rehearsal), "", views.receipt(receipt)),
-        {"files_before": before, "dry_run": dump(rehearsal), "receipt": dump(receipt)},
+        Group(views.receipt(preview), "", views.receipt(receipt)),
+        {"files_before": before, "dry_run": dump(preview), "receipt": dump(receipt)},
     )
 
 
 def prove(stage: Stage) -> Scene:
-    """Neither the service nor the bytes on the disk know the word any more; the rest is still there."""
+    """Show that neither a recall nor any file has the word, and that other memories are still there."""
     answer = stage.mira.recall(f"What is the code word {SECRET} for?", session_id=SECOND)
     after = files_with(SECRET, stage.files)
-    require(not any(SECRET in memory.text for memory in answer.memories), "what was forgotten is not recalled")
+    require(not any(SECRET in memory.text for memory in answer.memories), "a forgotten turn is not recalled")
     require(not after, "no file of the store has the word any more")
-    require(any("Boris" in memory.text for memory in stage.mira.list().items), "what was not forgotten is still there")
+    require(any("Boris" in memory.text for memory in stage.mira.list().items), "other memories are still there")
     read = sorted(path.name for path in stage.files.iterdir())
     return Scene(
         "The proof",
@@ -249,44 +254,44 @@ SCENES: list[Callable[[Stage], Scene]] = [
 
 @app.command(epilog=example("threefold demo"))
 def demo(json: Json = False) -> None:
-    """See the memory at work. A story on a throw-away store, in a few seconds; needs no network."""
+    """Show the memory at work: a story on a temporary store. Takes a few seconds and needs no network."""
     started = time.perf_counter()
-    played: list[dict[str, Any]] = []
+    scenes: list[dict[str, Any]] = []
     with set_stage() as stage:
         for number, play in enumerate(SCENES, start=1):
             scene = play(stage)
-            played.append({"title": scene.title, "text": scene.text, **scene.data})
+            scenes.append({"title": scene.title, "text": scene.text, **scene.data})
             if not json:
                 show(number, scene)
     seconds = round(time.perf_counter() - started, 1)
     if json:
-        typer.echo(jsonlib.dumps({"scenes": played, "seconds": seconds}, indent=2, ensure_ascii=False))
+        typer.echo(jsonlib.dumps({"scenes": scenes, "seconds": seconds}, indent=2, ensure_ascii=False))
     else:
-        out.print(plain(f"\nAll of it held, in {seconds} s. Now yours: threefold serve", "bold green"))
+        out.print(plain(f"\nAll checks passed in {seconds} s. Start your own service: threefold serve", "bold green"))
 
 
 @contextmanager
 def set_stage() -> Generator[Stage]:
-    """A store of its own, with two users of one agent."""
+    """Provide a temporary store with clients of two users of one agent."""
     with tempfile.TemporaryDirectory(prefix="threefold-demo-") as directory:
-        # By URL, so that THREEFOLD_DATABASE_URL does not lead us into a store that matters.
+        # An explicit URL wins over THREEFOLD_DATABASE_URL, so that the demo never writes into a real store.
         service = LocalService(directory, database_url=sqlite_url(Path(directory)), **SETTINGS)
         with service, service.client("mira", "assistant") as mira, service.client("tom", "assistant") as tom:
             yield Stage(mira, tom, Path(directory))
 
 
 def show(number: int, scene: Scene) -> None:
-    """One scene for people."""
+    """Print one scene."""
     out.print(Rule(plain(f"{number}. {scene.title}", "bold"), align="left"), plain(scene.text, "italic"), "")
     out.print(scene.picture, "", soft_wrap=True)
 
 
 def files_with(word: str, directory: Path) -> list[str]:
-    """The names of the files that hold a word, in whatever case."""
+    """Return the names of the files that contain a word, in upper or lower case."""
     needle = word.lower().encode()
     return sorted(path.name for path in directory.iterdir() if needle in path.read_bytes().lower())
 
 
 def dump(answer: BaseModel) -> dict[str, Any]:
-    """A model of the contract as JSON has it."""
+    """Return a model of the contract as JSON data."""
     return answer.model_dump(mode="json")

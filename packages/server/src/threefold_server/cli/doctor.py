@@ -1,4 +1,4 @@
-"""`threefold doctor`: what is wrong with a store, and which command mends it."""
+"""`threefold doctor`: checks of a store, each with the command that repairs it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 class FindingView(BaseModel):
-    """One check; `remedy` is empty where nothing is wrong."""
+    """The result of one check; `remedy` is empty if nothing is wrong."""
 
     check: str
     detail: str
@@ -26,15 +26,18 @@ class FindingView(BaseModel):
 
 
 class Report(BaseModel):
-    """All checks."""
+    """The results of all checks."""
 
     findings: list[FindingView]
 
 
 @store_verb(app, "threefold doctor --data ./memory", flags=MODELS)
 def doctor(settings: Settings, json: Json = False) -> None:
-    """Look for parked work, stale leases, vectors of another embedder, dead models, wrong clocks, a pending purge, and
-    files that other users may read."""
+    """Check a store and print for each problem the command that repairs it. Exit code 1 if there is a problem.
+
+    The checks find parked work, stale leases, vectors of another embedder, models that do not answer, clocks that
+    differ, a pending purge, and files that other users of the machine may read.
+    """
     check_exists(settings)
     found: list[examination.Finding] = []
 
@@ -47,5 +50,5 @@ def doctor(settings: Settings, json: Json = False) -> None:
     else:
         rows = [(finding.check, finding.detail, finding.remedy or "ok") for finding in found]
         out.print(table("check", "found", "what to do", rows=rows))
-    if wrong := [finding.check for finding in found if finding.remedy]:
-        raise Failed(f"needs a look: {', '.join(wrong)}")
+    if problems := [finding.check for finding in found if finding.remedy]:
+        raise Failed(f"problems found: {', '.join(problems)}")

@@ -1,4 +1,4 @@
-"""Files that commands make: whole or not at all, never over another, and for their owner's eyes only."""
+"""Output files of commands: complete or absent, never overwriting another, readable by their owner only."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from threefold_server.cli.output import UsageError
 
 @contextmanager
 def whole_file(file: Path) -> Generator[Path]:
-    """An empty file to fill, which becomes `file` once the block is done."""
+    """Yield the path of an empty temporary file. It becomes `file` when the block ends without an error.
+
+    Raises:
+        UsageError: `file` exists, or its directory cannot be written.
+    """
     if file.exists():
         raise UsageError(f"{file} exists already; name a new file")
     try:
         folder = tempfile.TemporaryDirectory(dir=file.absolute().parent, prefix=".threefold-")
     except OSError as error:
-        raise UsageError(f"no file can be made at {file}: {error.strerror}") from error
+        raise UsageError(f"cannot create {file}: {error.strerror}") from error
     with folder as name:
-        made = Path(name, "made")
-        made.touch(mode=0o600)  # what users said is nobody else's to read
-        yield made
-        os.link(made, file)
+        temporary = Path(name, "content")
+        temporary.touch(mode=0o600)  # the content is private to the users of the store
+        yield temporary
+        os.link(temporary, file)

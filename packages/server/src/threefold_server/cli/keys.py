@@ -1,4 +1,4 @@
-"""`threefold keys …`: who may call a service in mode `keys`. Works on the store itself."""
+"""`threefold keys …`: the API keys of services in mode `keys`. The commands open the store itself."""
 
 from __future__ import annotations
 
@@ -25,41 +25,68 @@ from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.store import keys
 from threefold_server.storage.store.keys import AgentGrant, Key, UserGrant
 
-app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke API keys. Works on the store itself.")
+app = typer.Typer(
+    no_args_is_help=True, help="Make, list, rotate and revoke API keys. The commands open the store itself."
+)
 
 ADMIN = "admin"
-"""The agent of an administrator's key that names none."""
+"""The agent of an administrator's key that is made without one."""
 
 
 class KeyView(KeyInfo):
-    """A key with its policy; its token only when it is made."""
+    """A key with its policy. `token` is set only when the key is made or rotated."""
 
     policy: KeyPolicy
     token: str | None = None
 
 
 class KeyList(BaseModel):
-    """Every key of the store, oldest first."""
+    """All keys of the store, oldest first."""
 
     keys: list[KeyView]
 
 
-User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="Speaks for this user.")]
-NamedUsers = Annotated[bool, typer.Option("--named-users", help="For any user it names: a trusted backend.")]
-Alone = Annotated[bool, typer.Option("--self", help="For no user: an agent that acts on its own.")]
-Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="Speaks as this agent.")]
+User = Annotated[str | None, typer.Option("--user", metavar="NAME", help="The key acts for this user.")]
+NamedUsers = Annotated[
+    bool, typer.Option("--named-users", help="The key acts for any user that the request names; for trusted backends.")
+]
+Alone = Annotated[bool, typer.Option("--self", help="The key acts for no user: the agent acts for itself.")]
+Agent = Annotated[str | None, typer.Option("--agent", metavar="NAME", help="The key acts as this agent.")]
 AgentPrefix = Annotated[
-    str | None, typer.Option("--agent-prefix", metavar="PREFIX", help="As any agent under it: crew/.")
+    str | None,
+    typer.Option(
+        "--agent-prefix",
+        metavar="PREFIX",
+        help="The key acts as any agent whose name starts with this, for example crew/.",
+    ),
 ]
 Highest = Annotated[
-    CallerLevel | None, typer.Option("--level", help="How far it may read; agent if the store allows it.")
+    CallerLevel | None,
+    typer.Option(
+        "--level", help="Highest level that the key may read. Default: agent, or lower if the store's limit is lower."
+    ),
 ]
-Days = Annotated[float | None, typer.Option("--expires-in-days", metavar="DAYS", min=0.001, help="Dies after this.")]
-Failure = Annotated[Literal["soft", "strict"] | None, typer.Option("--failure-mode", help="In place of the store's.")]
-Budget = Annotated[int | None, typer.Option("--token-budget", min=1, max=1_000_000, help="In place of the store's.")]
-TopK = Annotated[int | None, typer.Option("--top-k", min=0, max=1_000, help="In place of the store's.")]
-Rate = Annotated[int | None, typer.Option("--requests-per-minute", min=1, help="In place of the store's.")]
-KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="As `threefold keys list` shows it.")]
+Days = Annotated[
+    float | None,
+    typer.Option("--expires-in-days", metavar="DAYS", min=0.001, help="Days until the key expires. Default: never."),
+]
+Failure = Annotated[
+    Literal["soft", "strict"] | None,
+    typer.Option("--failure-mode", help="What clients do in an outage. Default: the store's setting."),
+]
+Budget = Annotated[
+    int | None,
+    typer.Option(
+        "--token-budget", min=1, max=1_000_000, help="Tokens of a recalled block. Default: the store's setting."
+    ),
+]
+TopK = Annotated[
+    int | None, typer.Option("--top-k", min=0, max=1_000, help="Memories per recall. Default: the store's setting.")
+]
+Rate = Annotated[
+    int | None, typer.Option("--requests-per-minute", min=1, help="Requests per minute. Default: the store's setting.")
+]
+KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="Id of the key as `threefold keys list` prints it.")]
 
 
 @store_verb(
@@ -76,18 +103,24 @@ def create(
     agent: Agent = None,
     agent_prefix: AgentPrefix = None,
     level: Highest = None,
-    may_share: Annotated[bool, typer.Option("--may-share", help="May write for every user of the store.")] = False,
-    admin: Annotated[bool, typer.Option("--admin", help="May administer the store.")] = False,
+    may_share: Annotated[
+        bool, typer.Option("--may-share", help="The key may write facts for all users of the store.")
+    ] = False,
+    admin: Annotated[bool, typer.Option("--admin", help="The key may administer the store.")] = False,
     expires_in_days: Days = None,
     failure_mode: Failure = None,
     token_budget: Budget = None,
     top_k: TopK = None,
     requests_per_minute: Rate = None,
-    label: Annotated[str, typer.Option(metavar="TEXT", help="What it is for.")] = "",
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Note for people: what the key is for.")] = "",
     json: Json = False,
 ) -> None:
-    """Make a key. Its token is shown this once; the store keeps a hash of it."""
-    if admin:  # an administrator acts on its own, unless the key says otherwise
+    """Make a key. Its token is printed only once; the store keeps a hash of it.
+
+    Give exactly one of --user, --named-users and --self, and exactly one of --agent and --agent-prefix. With --admin
+    both may be missing.
+    """
+    if admin:  # without a user, an administrator acts for itself
         alone = alone or (user is None and not named_users)
         agent = ADMIN if agent is None and agent_prefix is None else agent
     now = now_micros()
@@ -105,12 +138,12 @@ def create(
     )
     with open_database(settings) as database:
         token = database.write_sync("system", lambda c: keys.create(c, key))
-    _show_made(_view(key, now).model_copy(update={"token": token}), json)
+    _show_token(_view(key, now).model_copy(update={"token": token}), json)
 
 
 @store_verb(app, "threefold keys list --data ./memory", name="list")
 def list_keys(settings: Settings, json: Json = False) -> None:
-    """List the keys. The oldest comes first."""
+    """List all keys, oldest first."""
     check_exists(settings)
     with open_database(settings) as database:
         found = database.read_sync("system", keys.list_keys)
@@ -124,11 +157,11 @@ def rotate(
     settings: Settings,
     key_id: KeyId,
     grace_days: Annotated[
-        float, typer.Option("--grace-days", metavar="DAYS", min=0, help="So long the old token works, too.")
+        float, typer.Option("--grace-days", metavar="DAYS", min=0, help="Days for which the old token still works.")
     ] = 7,
     json: Json = False,
 ) -> None:
-    """Give a key a new token. The old one works until the grace is over, so that holders can change over."""
+    """Give a key a new token. The old one works for some days, so that clients can be changed one by one."""
     check_exists(settings)
     now = now_micros()
 
@@ -140,7 +173,7 @@ def rotate(
         token, key = database.write_sync("system", work)
     if token is None or key is None:
         raise NotFound("no such live key; see `threefold keys list`")
-    _show_made(_view(key, now).model_copy(update={"token": token}), json)
+    _show_token(_view(key, now).model_copy(update={"token": token}), json)
 
 
 @store_verb(app, "threefold keys revoke 5f0c9e1d2b3a")
@@ -155,7 +188,7 @@ def revoke(settings: Settings, key_id: KeyId) -> None:
 
 def _user(user: str | None, named_users: bool, alone: bool) -> tuple[UserGrant, str | None]:
     if (user is not None) + named_users + alone != 1:
-        raise UsageError("name whom the key speaks for: exactly one of --user, --named-users, --self")
+        raise UsageError("give exactly one of --user, --named-users and --self, which say for whom the key acts")
     if user is not None:
         return "fixed", checked_id("user", user)
     return ("named" if named_users else "self"), None
@@ -166,23 +199,23 @@ def _agent(agent: str | None, prefix: str | None) -> tuple[AgentGrant, str]:
         return "name", checked_id("agent", agent)
     if prefix is not None and agent is None:
         return "prefix", checked_id("agent_prefix", prefix)
-    raise UsageError("name what the key speaks as: exactly one of --agent, --agent-prefix")
+    raise UsageError("give exactly one of --agent and --agent-prefix, which say as which agent the key acts")
 
 
 def _ceiling(level: CallerLevel | None, highest: Reach) -> Reach:
-    wanted = min(Reach.agent, highest) if level is None else Reach[level]
-    if wanted > highest:
-        raise Forbidden(f"level '{wanted.name}' is above the store's '{highest.name}' (THREEFOLD_MAX_READ_LEVEL)")
-    return wanted
+    ceiling = min(Reach.agent, highest) if level is None else Reach[level]
+    if ceiling > highest:
+        raise Forbidden(f"level '{ceiling.name}' is above the store's '{highest.name}' (THREEFOLD_MAX_READ_LEVEL)")
+    return ceiling
 
 
-def _show_made(made: KeyView, json: bool) -> None:
+def _show_token(key: KeyView, json: bool) -> None:
     if json:
-        show_json(made)
+        show_json(key)
         return
-    err.print(_table([made]))
-    say("The token, shown this once; clients find it in THREEFOLD_API_KEY:")
-    typer.echo(made.token)
+    err.print(_table([key]))
+    say("The token, printed only once; clients read it from THREEFOLD_API_KEY:")
+    typer.echo(key.token)
 
 
 def _view(key: Key, now: int) -> KeyView:
@@ -190,7 +223,7 @@ def _view(key: Key, now: int) -> KeyView:
 
 
 def _table(views: list[KeyView]) -> Table:
-    made = table(
+    shown = table(
         *("key", "user", "agent", "level", "may", "expires", "used", "state", "label"),
         rows=[
             (
@@ -207,5 +240,5 @@ def _table(views: list[KeyView]) -> Table:
             for view in views
         ],
     )
-    made.columns[0].no_wrap = True  # an id is for copying
-    return made
+    shown.columns[0].no_wrap = True  # so that an id can be copied
+    return shown

@@ -28,27 +28,37 @@ app = typer.Typer()
     )
 )
 def mcp(
-    data: Annotated[Path | None, typer.Option(help="Directory of an embedded store; without it, a service.")] = None,
+    data: Annotated[Path | None, typer.Option(help="Directory of an embedded store, in place of a service.")] = None,
     url: Url = None,
     user: User = None,
     agent: Agent = None,
-    key_file: Annotated[Path | None, typer.Option(help="A file with the API key; else THREEFOLD_API_KEY.")] = None,
-    session: Annotated[str | None, typer.Option(metavar="ID", help="The session; else a new one each time.")] = None,
-    profile: Annotated[ProfileName, typer.Option(help="Which tools and prompts there are.")] = "threefold",
-    tools: Annotated[str | None, typer.Option(metavar="A,B", help="Only these tools of the profile.")] = None,
-    read_only: Annotated[bool, typer.Option("--read-only", help="No tool that writes.")] = False,
+    key_file: Annotated[
+        Path | None, typer.Option(help="File with the API key. Default: the key in THREEFOLD_API_KEY.")
+    ] = None,
+    session: Annotated[
+        str | None, typer.Option(metavar="ID", help="Session to continue. Default: a new one at each start.")
+    ] = None,
+    profile: Annotated[ProfileName, typer.Option(help="Set of tools and prompts to offer.")] = "threefold",
+    tools: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Offer only these tools of the profile. Default: all.")
+    ] = None,
+    read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that writes.")] = False,
     allow_user_level: Annotated[
-        bool | None, typer.Option("--allow-user-level", help="With --data: this user's other agents may be read.")
+        bool | None,
+        typer.Option(
+            "--allow-user-level", help="With --data: allow reads of level `user`, over all agents of the user."
+        ),
     ] = None,
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], typer.Option(help="Of the log on standard error.")
+        Literal["debug", "info", "warning", "error"],
+        typer.Option(help="Lowest level of log messages on standard error."),
     ] = "warning",
 ) -> None:
-    """Serve memory to one MCP client. It starts this command and talks to it by standard input and output."""
+    """Serve memory to one MCP client, which starts this command and talks to it by standard input and output."""
     if data is not None and url is not None:
         raise UsageError("--data and --url name two memories; give one of them")
     if not installed("mcp"):
-        raise Failed("this needs MCP's Python SDK; install threefold-server[mcp]")
+        raise Failed("`threefold mcp` needs the Python SDK of MCP: pip install 'threefold-server[mcp]'")
     from threefold_server.mcp import stdio
     from threefold_server.mcp.server import Offer
     from threefold_server.telemetry import configure_logging
@@ -64,7 +74,7 @@ def mcp(
                 client = AsyncMemoryClient(**target)
             else:
                 client = _embedded(stack, target, data, given(allow_user_level=allow_user_level, log_level=log_level))
-        except ValueError as error:  # of the client: a key or a URL that cannot be one
+        except ValueError as error:  # the client refuses an invalid URL or key
             raise UsageError(str(error)) from error
         stdio.serve(client, session_id, offer, protocol)
 
@@ -73,17 +83,17 @@ def _key(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        return file.read_text("ascii", errors="replace").strip()  # the client refuses what is no key
+        return file.read_text("ascii", errors="replace").strip()  # the client refuses an invalid key
     except OSError as error:
         raise Failed(f"--key-file: {error.strerror}: {file}") from error
 
 
 def _embedded(stack: ExitStack, target: dict[str, Any], data: Path, flags: dict[str, Any]) -> AsyncMemoryClient:
-    """The service in a thread of this process, on a store that other processes may use, too."""
+    """Start the service in a thread of this process and return its client. Other processes may use the same store."""
     from threefold_server.cli.store import explained, load_settings
     from threefold_server.local import LocalService
 
-    load_settings(data=data, **flags)  # wrong ones are told in one line
+    load_settings(data=data, **flags)  # reports wrong settings in one line
     with explained():
         service = stack.enter_context(LocalService(data, **flags))
     return service.async_client(target["user"], target["agent"], api_key=target["api_key"])

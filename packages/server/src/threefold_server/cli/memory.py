@@ -1,4 +1,4 @@
-"""`threefold recall | write | list | forget | status`: the memory itself, through a client."""
+"""`threefold recall | write | list | forget | status`: the operations on memory, through a client."""
 
 from __future__ import annotations
 
@@ -27,30 +27,52 @@ from threefold_server.cli.views import Status
 app = typer.Typer()
 
 ReadLevel = Annotated[
-    CallerLevel | None, typer.Option("--level", "-l", help="How far to read; up to the caller's ceiling.")
+    CallerLevel | None,
+    typer.Option("--level", "-l", help="How far to read. Default: agent, or the caller's ceiling if it is lower."),
 ]
 Include = Annotated[
     list[str] | None,
-    typer.Option("--include", metavar="TIER", help="short_term, medium_term, long_term, shared; may be repeated."),
+    typer.Option(
+        "--include",
+        metavar="TIER",
+        help="Tier to return: short_term, medium_term, long_term or shared; may be repeated. Default: all but shared.",
+    ),
 ]
 
 
 @verb(app, 'threefold recall "when do I deploy?"', "threefold recall deploy --session s2 --json", show=views.recalled)
 def recall(
     memory: MemoryClient,
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="What is asked or talked about.")],
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="Question or topic, at most 10000 characters.")],
     session: Session = None,
     level: ReadLevel = None,
     include: Include = None,
-    top_k: Annotated[int | None, typer.Option(metavar="N", help="Memories at most.")] = None,
-    min_score: Annotated[float | None, typer.Option(metavar="0..1", help="Least absolute score of a memory.")] = None,
-    min_trust: Annotated[float | None, typer.Option(metavar="0..1", help="Least trust in a memory.")] = None,
-    token_budget: Annotated[int | None, typer.Option(metavar="N", help="Tokens of the block.")] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most memories, 0 to 1000. Default: the setting of the key or the store."),
+    ] = None,
+    min_score: Annotated[
+        float | None,
+        typer.Option(metavar="0..1", help="Least cosine or coverage of a memory. Default: the store's setting."),
+    ] = None,
+    min_trust: Annotated[
+        float | None, typer.Option(metavar="0..1", help="Least trust of everything in the answer. Default: any.")
+    ] = None,
+    token_budget: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Most tokens of the block. Default: the setting of the key or the store."),
+    ] = None,
     as_of: Annotated[
-        datetime | None, typer.Option("--as-of", parser=moment, metavar="TIME", help="What held at this moment.")
+        datetime | None,
+        typer.Option(
+            "--as-of",
+            parser=moment,
+            metavar="TIME",
+            help="Return what was true and said at this time (ISO 8601), without window and digest.",
+        ),
     ] = None,
 ) -> RecallResponse:
-    """Recall what matters for a query. Of the session come digest and window, of all sessions the memories."""
+    """Recall the memories that match a query, and the digest and window of the session if one is given."""
     options = given(
         level=level,
         include=include,
@@ -67,13 +89,22 @@ def recall(
 def write(
     memory: MemoryClient,
     session: SessionId,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What was said; - reads it from standard input.")],
-    role: Annotated[Role, typer.Option(help="Who said it.")] = "user",
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The speaker's name.")] = None,
-    turn_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="Makes repeating the command safe.")] = None,
-    at: Annotated[datetime | None, typer.Option(parser=moment, metavar="TIME", help="When; now otherwise.")] = None,
-    visibility: Annotated[Visibility | None, typer.Option(help="The widest level at which it is recalled.")] = None,
-    run_end: Annotated[bool, typer.Option("--run-end", help="The run is over: do not wait for more.")] = False,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Content of the turn; `-` reads it from standard input.")],
+    role: Annotated[Role, typer.Option(help="Role of the speaker.")] = "user",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the speaker or of the tool.")] = None,
+    turn_id: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Id of the turn. With it, repeating the command stores the turn once."),
+    ] = None,
+    at: Annotated[
+        datetime | None, typer.Option(parser=moment, metavar="TIME", help="When it was said (ISO 8601). Default: now.")
+    ] = None,
+    visibility: Annotated[
+        Visibility | None, typer.Option(help="Widest level at which the turn is recalled. Default: user.")
+    ] = None,
+    run_end: Annotated[
+        bool, typer.Option("--run-end", help="End of a run: consolidate now instead of when the session is idle.")
+    ] = False,
 ) -> WriteResponse:
     """Append one turn to a session."""
     content = sys.stdin.read() if text == "-" else text
@@ -86,15 +117,27 @@ def list_memories(
     memory: MemoryClient,
     session: Session = None,
     level: ReadLevel = None,
-    kind: Annotated[list[str] | None, typer.Option(metavar="KIND", help="fact or turn; may be repeated.")] = None,
-    include: Annotated[
-        list[str] | None, typer.Option(metavar="TIER", help="long_term, shared; may be repeated.")
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KIND", help="Kind to list: fact or turn; may be repeated. Default: both."),
     ] = None,
-    order: Annotated[str | None, typer.Option(metavar="ORDER", help="created_at or access_count.")] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TIER", help="Memories to list: long_term or shared; may be repeated. Default: long_term."
+        ),
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ORDER",
+            help="Order: created_at (newest first) or access_count (most recalled first). Default: created_at.",
+        ),
+    ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> MemoryPage:
-    """List what is remembered. The newest come first, or the most used."""
+    """List facts and turns, newest first."""
     options = given(level=level, kinds=kind, include=include, order=order, cursor=cursor, session_id=session)
     return memory.list(limit=limit, **options)
 
@@ -109,34 +152,42 @@ def list_memories(
 def forget(
     memory: MemoryClient,
     session: Session = None,
-    level: Annotated[CallerLevel | None, typer.Option(help="All of this agent and user, or all of this user.")] = None,
-    memory_id: Annotated[
-        list[str] | None, typer.Option("--memory", metavar="ID", help="A fact or turn by id; may be repeated.")
+    level: Annotated[
+        CallerLevel | None, typer.Option(help="agent: all of this user with this agent; user: all of this user.")
     ] = None,
-    in_session: Annotated[str | None, typer.Option(help="With --memory: the session of a turn.")] = None,
+    memory_id: Annotated[
+        list[str] | None, typer.Option("--memory", metavar="ID", help="Id of a fact or turn; may be repeated.")
+    ] = None,
+    in_session: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="With --memory: session of a turn; needed if its id exists in several."),
+    ] = None,
     sources: Annotated[
         bool, typer.Option("--sources", help="With --memory: also erase the turns that the facts rest on.")
     ] = False,
     source: Annotated[
-        tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="All from one tool, session or agent.")
+        tuple[str, str] | None, typer.Option(metavar="KIND NAME", help="Everything from one tool, session or agent.")
     ] = None,
     since: Annotated[
-        datetime | None, typer.Option(parser=moment, metavar="TIME", help="With --source: only from then on.")
+        datetime | None,
+        typer.Option(
+            parser=moment, metavar="TIME", help="With --source: only what came at or after this time (ISO 8601)."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would go.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be erased.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> ForgetReceipt:
-    """Erase for good. Name exactly one of --session, --level, --memory and --source."""
+    """Erase memories permanently. Give exactly one of --session, --level, --memory and --source."""
     selector = given(session_id=session, level=level, memory_ids=memory_id, since=since, sources=sources or None)
     selector |= given(in_session=in_session)
     if source is not None:
         selector["source"] = {"kind": source[0], "name": source[1]}
     if dry_run or not yes:
-        rehearsal = memory.forget(**selector, dry_run=True)
+        preview = memory.forget(**selector, dry_run=True)
         if dry_run:
-            return rehearsal
-        err.print(views.receipt(rehearsal))
-        confirm("Erase this for good?")
+            return preview
+        err.print(views.receipt(preview))
+        confirm("Erase this permanently?")
     return memory.forget(**selector)
 
 
@@ -145,13 +196,18 @@ def forget(
     "threefold status",
     "threefold status s1 --json",
     show=views.status,
-    ok=lambda found: found.health.status == "ok",
+    ok=lambda answer: answer.health.status == "ok",
 )
 def status(
     memory: MemoryClient,
-    session: Annotated[str | None, typer.Argument(metavar="[SESSION]", help="How far its work has come.")] = None,
+    session: Annotated[
+        str | None, typer.Argument(metavar="[SESSION]", help="Session whose background work is shown.")
+    ] = None,
 ) -> Status:
-    """Show how the service is and who you are to it. With a session: how far its background work has come."""
+    """Show the health of the service, your identity, and the progress of background work on a session.
+
+    Exit code 1 if the service is not healthy.
+    """
     return Status(
         url=memory.url,
         health=memory.ready(),

@@ -1,4 +1,4 @@
-"""What people and machines see: tables, JSON, progress, and errors in one line."""
+"""Output of commands: tables, JSON, progress bars, and errors in one line."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ USAGE = 2
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-# Remembered text may hold escape sequences, which must not reach a terminal.
+# Stored text may contain escape sequences, which must not reach a terminal.
 _CONTROLS = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 
 
 class UsageError(Exception):
-    """What was asked for makes no sense; the message says what would."""
+    """The arguments are wrong; the message says which are valid. Exit code 2."""
 
 
 class Failed(Exception):
-    """What was to be done, or shown, was not."""
+    """The command failed, or a check found a problem. Exit code 1."""
 
 
 def plain(text: object, style: str = "") -> Text:
-    """Text as it is: neither markup nor escape sequences in it count."""
+    """Return text for the console. Markup in it is not interpreted, control characters are replaced."""
     return Text(str(text).translate(_CONTROLS), style)
 
 
 def table(*columns: str, rows: Iterable[Iterable[object]]) -> Table:
-    """A table whose last column takes the space that is left."""
-    made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
+    """Return a table whose last column takes the remaining width."""
+    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
     for number, column in enumerate(columns, start=1):
-        made.add_column(column, overflow="fold", ratio=1 if number == len(columns) else None)
+        shown.add_column(column, overflow="fold", ratio=1 if number == len(columns) else None)
     for row in rows:
-        made.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
-    return made
+        shown.add_row(*(cell if isinstance(cell, Text) else plain(cell) for cell in row))
+    return shown
 
 
 def show_json(answer: BaseModel) -> None:
-    """A model of the contract as JSON."""
+    """Print a model of the contract as JSON."""
     typer.echo(answer.model_dump_json(indent=2))
 
 
 def say(text: str) -> None:
-    """One line for people, beside the results."""
+    """Print one line on standard error, apart from the results."""
     err.print(plain(text), soft_wrap=True)
 
 
 def confirm(question: str) -> None:
-    """Go on only where a person says yes. Not typer's: that one prints a blank into the results."""
+    """Ask a question; raise Failed unless the answer is yes. typer's own prompt prints a space into the results."""
     try:
         answer = err.input(f"{question} [y/N] ", markup=False)
     except EOFError:
         answer = ""
     if answer.strip().lower() not in {"y", "yes"}:
-        raise Failed("not confirmed, so nothing was done; --yes goes on without asking")
+        raise Failed("not confirmed: nothing was done; with --yes the command does not ask")
 
 
 def progress() -> Progress:
-    """A bar on standard error; where that is no terminal, only its last state is written."""
+    """Return a progress bar on standard error. If that is no terminal, only the last state is printed."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     return Progress(*columns, console=err)
 
 
 def report(error: ThreefoldError | UsageError | Failed) -> int:
-    """Say in one line what went wrong and what to do about it; returns the exit code."""
+    """Print an error in one line with what to do, and return the exit code."""
     if isinstance(error, Unreachable | Unauthenticated):
         error = with_next_step(error)
     message = error.message if isinstance(error, ServiceError) else str(error)

@@ -1,4 +1,4 @@
-"""`threefold replay`: conversation files into the memory, through a client."""
+"""`threefold replay`: writes conversation files into memory, through a client."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from rich.progress import Progress
 from threefold import MemoryClient
 from threefold.errors import Conflict, InvalidRequest, ThreefoldError, TooLarge
 from threefold_server.cli.client import verb
-from threefold_server.cli.conversations import Said, Unreadable, open_conversation
+from threefold_server.cli.conversations import FileTurn, Unreadable, open_conversation
 from threefold_server.cli.output import progress, say, table
 
 app = typer.Typer()
 
 BATCH_TURNS = 500
-BATCH_CHARS = 4_000_000  # and one more turn of a million at most: well below the 32 MiB that a body may have
+BATCH_CHARS = 4_000_000  # well below the 32 MiB of a body; a batch that is refused is written turn by turn
 WAIT_SECONDS = 600.0
 
-Entry = Said | Unreadable
+Entry = FileTurn | Unreadable
 
 
 class Replayed(BaseModel):
-    """What became of one file."""
+    """The result of one file: counts of its turns, and a message per turn that failed."""
 
     file: str
     sessions: list[str] = Field(default_factory=list[str])
@@ -36,20 +36,20 @@ class Replayed(BaseModel):
     erased: int = 0
     failed: list[str] = Field(default_factory=list[str])
 
-    def fail(self, place: str, problem: str) -> None:
-        """Note, and say at once, what could not be stored."""
-        self.failed.append(f"{place}: {problem}")
+    def fail(self, location: str, problem: str) -> None:
+        """Note a turn that could not be stored, and print it at once."""
+        self.failed.append(f"{location}: {problem}")
         say(self.failed[-1])
 
 
 class ReplayReport(BaseModel):
-    """What became of all files."""
+    """The results of all files."""
 
     files: list[Replayed]
 
 
 def show_report(report: ReplayReport) -> RenderableType:
-    """The counts."""
+    """Return the counts of each file as a table."""
     rows = [
         (len(file.sessions), file.appended, file.duplicates, file.erased, len(file.failed), file.file)
         for file in report.files
@@ -66,17 +66,21 @@ def show_report(report: ReplayReport) -> RenderableType:
 )
 def replay(
     memory: MemoryClient,
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True)],
-    session_prefix: Annotated[str, typer.Option(metavar="TEXT", help="Put before each session's id.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for the background work on the sessions.")] = False,
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", exists=True, dir_okay=False, readable=True, help="Files to load.")
+    ],
+    session_prefix: Annotated[str, typer.Option(metavar="TEXT", help="Text to put before each session id.")] = "",
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until background work on the sessions is done, at most 600 s each.")
+    ] = False,
 ) -> ReplayReport:
-    """Load conversation files. To load one again adds nothing.
+    """Load conversation files. Loading a file again adds nothing.
 
     \b
-    JSON lines: one turn per line. Its role is user, assistant, tool or system; name, created_at and id may be left out:
+    JSON lines: one turn per line; role is user, assistant, tool or system; name, created_at and id are optional:
       {"session_id": "s1", "role": "user", "content": "Hello.",
        "name": "Ada", "created_at": "2026-05-08T13:56:00Z", "id": "1"}
-    LoCoMo files (.json): speaker_a speaks as user, speaker_b as assistant; a session is FILE/session_N.
+    LoCoMo files (.json): speaker_a is the user, speaker_b the assistant; session ids are FILE/session_N.
     """
     with progress() as bar:
         report = ReplayReport(files=[_replay_file(memory, path, session_prefix, bar) for path in files])
@@ -89,13 +93,13 @@ def replay(
 
 def _replay_file(memory: MemoryClient, path: Path, prefix: str, bar: Progress) -> Replayed:
     conversation = open_conversation(path)
-    task = bar.add_task(path.name, total=conversation.places)
+    task = bar.add_task(path.name, total=conversation.length)
     report = Replayed(file=str(path))
     for batch in _batches(conversation.entries):
-        for session_id, said in _by_session(batch, report).items():
-            _write(memory, prefix + session_id, said, report)
+        for session_id, turns in _by_session(batch, report).items():
+            _write(memory, prefix + session_id, turns, report)
         bar.advance(task, len(batch))
-    bar.update(task, completed=conversation.places)
+    bar.update(task, completed=conversation.length)
     return report
 
 
@@ -104,37 +108,37 @@ def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
     chars = 0
     for entry in entries:
         batch.append(entry)
-        chars += len(entry.turn.content) + len(entry.turn.payload or "") if isinstance(entry, Said) else 0
+        chars += len(entry.turn.content) + len(entry.turn.payload or "") if isinstance(entry, FileTurn) else 0
         if len(batch) >= BATCH_TURNS or chars >= BATCH_CHARS:
             yield batch
             batch, chars = [], 0
     yield batch
 
 
-def _by_session(batch: Iterable[Entry], report: Replayed) -> dict[str, list[Said]]:
-    """The turns of a batch by session, in order; what could not be read is reported."""
-    sessions: dict[str, list[Said]] = {}
+def _by_session(batch: Iterable[Entry], report: Replayed) -> dict[str, list[FileTurn]]:
+    """Return the turns of a batch by session, in order. Unreadable entries are reported."""
+    sessions: dict[str, list[FileTurn]] = {}
     for entry in batch:
-        if isinstance(entry, Said):
+        if isinstance(entry, FileTurn):
             sessions.setdefault(entry.session_id, []).append(entry)
         else:
-            report.fail(entry.place, entry.problem)
+            report.fail(entry.location, entry.problem)
     return sessions
 
 
-def _write(memory: MemoryClient, session_id: str, said: list[Said], report: Replayed) -> None:
-    """Write turns of one session; where the service refuses them, one by one, to find out which it minds."""
+def _write(memory: MemoryClient, session_id: str, turns: list[FileTurn], report: Replayed) -> None:
+    """Write turns of one session. If the service refuses them, write each alone, so that only the faulty ones fail."""
     try:
-        answer = memory.write(session_id, [entry.turn for entry in said])
+        answer = memory.write(session_id, [entry.turn for entry in turns])
     except (Conflict, InvalidRequest, TooLarge) as error:
-        if len(said) == 1:
-            report.fail(said[0].place, error.message)
+        if len(turns) == 1:
+            report.fail(turns[0].location, error.message)
             return
-        for entry in said:
+        for entry in turns:
             _write(memory, session_id, [entry], report)
         return
     except ThreefoldError:
-        say(f"Stopped before {said[0].place}. The same command goes on there: what is stored is not added twice.")
+        say(f"Stopped before {turns[0].location}. Run the same command again to continue: no turn is stored twice.")
         raise
     report.appended += answer.appended
     report.duplicates += answer.duplicates

@@ -1,4 +1,4 @@
-"""`threefold serve | worker`: the processes that stay."""
+"""`threefold serve | worker`: the long-running processes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from threefold_server.telemetry import configure_logging, configure_tracing
 app = typer.Typer()
 
 BACKLOG = 2_048
-KEEP_ALIVE_SECONDS = 75  # longer than clients keep an idle connection: they must be the ones to close it
-GRACE_SECONDS = 30  # for requests in flight at the end; a forget may take as long
+"""Connections that the operating system keeps waiting until the service accepts them."""
+KEEP_ALIVE_SECONDS = 75  # longer than clients keep idle connections, so that the client closes them
+GRACE_SECONDS = 30  # for requests in flight at the end; a forget may take that long
 
 STARTUP_FAILURE = 3
-
+"""The exit code with which uvicorn ends if the application does not start."""
 
 LOG_CONFIG: dict[str, Any] = {
     "version": 1,
@@ -46,14 +47,17 @@ LOG_CONFIG: dict[str, Any] = {
 )
 def serve(
     settings: Settings,
-    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Processes; more than one need Postgres.")] = 1,
+    workers: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Number of processes; more than one need Postgres.")
+    ] = 1,
 ) -> None:
-    """Run the service. Its address is the first line on standard error; SIGTERM lets requests in flight end."""
+    """Run the service. Its URL is the first line on standard error; SIGTERM lets requests in flight finish."""
     if workers > 1 and settings.embedded:
-        raise UsageError("--workers: several processes need Postgres (--database-url); on SQLite one serves all")
+        raise UsageError("--workers: several processes need Postgres (--database-url); on SQLite use one")
     with explained():
         settings.check_servable()
-    with_service(settings, _nothing)  # a store that does not open is one line here, and a traceback in uvicorn
+    # Reports a store that cannot be opened in one line. uvicorn would print a traceback.
+    with_service(settings, _nothing)
     with _listen(settings.host, settings.port) as listener:
         export_environment(settings)
         _run(settings, listener, workers)
@@ -61,22 +65,22 @@ def serve(
 
 @store_verb(app, "threefold worker --database-url postgresql://threefold_app@db/threefold", flags=ALL)
 def worker(settings: Settings) -> None:
-    """Do the background work of a store. For services that run with --no-consolidate."""
+    """Run the background work of a store. Use it if the services run with --no-consolidate."""
     configure_logging(settings.log_level)
     if settings.otel:
         configure_tracing()
-    with_service(settings.model_copy(update={"consolidate": True}), _work_until_told)
+    with_service(settings.model_copy(update={"consolidate": True}), _work_until_signal)
 
 
 async def _nothing(_: Service) -> None:
-    """What opens, opens."""
+    """Do nothing: opening the store was the check."""
 
 
-async def _work_until_told(service: Service) -> None:
+async def _work_until_signal(service: Service) -> None:
     files.warn(service.settings.url)
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with run_workers(service):
-            say("Working; SIGTERM or Ctrl-C lets tasks in hand end.")
+            say("Working. SIGTERM or Ctrl-C lets running tasks finish.")
             async for _ in signals:
                 return
 
@@ -88,7 +92,7 @@ def _run(settings: Settings, listener: socket.socket, workers: int) -> None:
         lifespan="on",
         ws="none",
         log_config=LOG_CONFIG,
-        access_log=False,  # its paths hold ids
+        access_log=False,  # paths contain ids
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
@@ -100,12 +104,12 @@ def _run(settings: Settings, listener: socket.socket, workers: int) -> None:
         return
     # Once it has drained, uvicorn raises the signal again: with the default handlers the exit code would be -15.
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _drained)
+        signal.signal(number, _ignore)
     Server(config, settings.url).run(sockets=[listener])
 
 
 class Server(uvicorn.Server):
-    """Tells its address as soon as it answers there, and then what is wrong with the files of its store."""
+    """Prints its URL once it answers there, and warns about files of the store that other users may read."""
 
     def __init__(self, config: uvicorn.Config, database_url: str) -> None:
         super().__init__(config)
@@ -119,20 +123,20 @@ class Server(uvicorn.Server):
 
 
 def _supervise(config: uvicorn.Config, listener: socket.socket) -> None:
-    """Several processes on one socket. Its address is told at once: until one of them is up, callers wait."""
+    """Run several processes on one socket. The URL is printed at once: callers wait until the first process is up."""
     say(_url(listener))
     supervisor = Multiprocess(config, sockets=[listener])
     supervisor.run()
     if any(process.exitcode == STARTUP_FAILURE for process in supervisor.processes):
-        raise Failed("a process did not start; its log says why")
+        raise Failed("a process of the service did not start; see the log above")
 
 
-def _drained(number: int, frame: object) -> None:
-    """The signal has done its work."""
+def _ignore(number: int, frame: object) -> None:
+    """Ignore a signal that has been handled."""
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket: from here on callers wait rather than be refused."""
+    """Open the listening socket. From then on callers wait instead of being refused."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)

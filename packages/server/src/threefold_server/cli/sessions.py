@@ -1,4 +1,4 @@
-"""`threefold sessions …`: what was said, through a client."""
+"""`threefold sessions …`: sessions with their turns, digests and state, through a client."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ import typer
 from threefold import MemoryClient
 from threefold.contract import DigestPage, SessionPage, SessionState, SessionStatus, TurnPage
 from threefold_server.cli import views
-from threefold_server.cli.client import Cursor, SessionId, verb
+from threefold_server.cli.client import Cursor, Limit, SessionId, verb
 
 app = typer.Typer(no_args_is_help=True, help="List sessions, read their turns and digests, end them.")
-
-Limit = Annotated[int, typer.Option(metavar="N", help="How many per page.")]
 
 
 @verb(app, "threefold sessions list", show=views.sessions, name="list")
@@ -22,7 +20,7 @@ def list_sessions(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> SessionPage:
-    """List your sessions. The most recently written come first."""
+    """List your sessions, the most recently written first."""
     return memory.sessions(cursor=cursor, limit=limit)
 
 
@@ -30,23 +28,25 @@ def list_sessions(
 def turns(
     memory: MemoryClient,
     session: SessionId,
-    start: Annotated[int, typer.Option("--from", metavar="SEQ", help="The first turn to show.")] = 1,
+    start: Annotated[int, typer.Option("--from", metavar="SEQ", help="Number of the first turn to show.")] = 1,
     limit: Limit = 100,
-    payload: Annotated[bool, typer.Option("--payload", help="With --json: the frameworks' own form, too.")] = False,
+    payload: Annotated[
+        bool, typer.Option("--payload", help="With --json: include the payloads that frameworks store with turns.")
+    ] = False,
 ) -> TurnPage:
-    """Read the turns of a session."""
+    """Show the turns of a session, oldest first."""
     return memory.turns(session, from_seq=start, limit=limit, payload=payload)
 
 
 @verb(app, "threefold sessions state s1", show=views.session_state)
 def state(memory: MemoryClient, session: SessionId) -> SessionState:
-    """Read what a framework keeps beside the turns of a session."""
+    """Show the state that a framework stores with a session."""
     return memory.state(session)
 
 
 @verb(app, "threefold sessions digests s1", show=views.digests)
 def digests(memory: MemoryClient, session: SessionId) -> DigestPage:
-    """Read the digests of a session. The newest comes first."""
+    """Show the digests of a session, newest first."""
     return memory.digests(session)
 
 
@@ -54,7 +54,10 @@ def digests(memory: MemoryClient, session: SessionId) -> DigestPage:
 def end(
     memory: MemoryClient,
     session: SessionId,
-    wait: Annotated[float | None, typer.Option(metavar="SECONDS", help="Wait this long for the work.")] = None,
+    wait: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", help="Seconds to wait for the background work. Default: do not wait."),
+    ] = None,
 ) -> SessionStatus:
-    """Work off what has been said so far. Later turns are welcome."""
+    """Make the background work on all turns of a session due now. More turns may follow."""
     return memory.end(session, wait=wait)

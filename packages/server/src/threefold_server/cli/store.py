@@ -1,4 +1,4 @@
-"""Commands on a store itself, without a service: which store, and how it is opened."""
+"""Commands that open a store itself, without a service: their settings, and how the store is opened."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from threefold_server.text.packaged import InstallationError
 STORE = ("data", "database_url")
 EMBEDDER = ("embedder", "embedder_dimensions", "minilm_model")
 MODELS = (*STORE, *EMBEDDER, "model", "prompts", "model_base_url", "model_timeout", "extract_facts")
-SECRETS = {"model_api_key", "jwt_secret", "gateway_secret"}  # no flags: everybody sees arguments
+SECRETS = {"model_api_key", "jwt_secret", "gateway_secret"}  # no flags: other users of the machine can see arguments
 ALL = tuple(name for name in Settings.model_fields if name not in SECRETS)
 
 KNOWN_URLS = ("postgresql://", "postgresql+psycopg://", "sqlite:///")
@@ -38,7 +38,14 @@ Function = Callable[..., None]
 def store_verb(
     app: typer.Typer, *examples: str, flags: Sequence[str] = STORE, name: str | None = None
 ) -> Callable[[Function], Function]:
-    """Make a function over settings a command, with a flag for each of the named settings beside its own."""
+    """Register a function that takes settings as a command.
+
+    Args:
+        app: The group that gets the command.
+        examples: Command lines for the end of the help text.
+        flags: The settings that become options of the command, beside those of the function.
+        name: The name of the command; None for the name of the function.
+    """
 
     def register(function: Function) -> Function:
         def run(**values: Any) -> None:
@@ -52,10 +59,14 @@ def store_verb(
 
 
 def load_settings(**flags: Any) -> Settings:
-    """Settings as the flags say, and the environment where they do not."""
+    """Return the settings of the given flags; missing ones come from the environment.
+
+    Raises:
+        UsageError: A value is invalid, or the flags name two stores.
+    """
     data, url = flags.get("data"), flags.get("database_url")
     if data is not None and url is not None:
-        raise UsageError("--data and --database-url name two stores; give one of them")
+        raise UsageError("--data and --database-url name two stores; give only one")
     if data is not None:
         flags["database_url"] = sqlite_url(data)  # so that the flag wins over THREEFOLD_DATABASE_URL in every process
     try:
@@ -63,21 +74,21 @@ def load_settings(**flags: Any) -> Settings:
     except ValidationError as error:
         raise UsageError(_problems(error)) from error
     if not settings.url.startswith(KNOWN_URLS):
-        raise UsageError(f"{_named('database_url')}must start with postgresql:// or sqlite:///")
+        raise UsageError(f"{_label('database_url')}must start with postgresql:// or sqlite:///")
     return settings
 
 
 def check_exists(settings: Settings) -> None:
-    """Refuse to look after a store that is not there: making one would hide a mistyped name."""
+    """Raise UsageError if there is no store. Creating one would hide a mistyped name."""
     with explained():
         path = Database(settings.url).url.database
     if settings.embedded and not Path(path or "").exists():
-        raise UsageError(f"there is no store at {path}; name it by --data or --database-url")
+        raise UsageError(f"no store at {path}; give its --data or --database-url")
 
 
 @contextmanager
 def open_database(settings: Settings) -> Generator[Database]:
-    """The database alone; the embedded one is brought to the current schema."""
+    """Open the database only. An embedded one is migrated to the current schema first."""
     with ExitStack() as stack:
         with explained():
             if settings.embedded:
@@ -89,7 +100,13 @@ def open_database(settings: Settings) -> Generator[Database]:
 
 
 def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]], *, claim: bool = True) -> None:
-    """Do something with all of the service but HTTP."""
+    """Open the service without HTTP and run `work` with it.
+
+    Args:
+        settings: The settings of the service.
+        work: What to run.
+        claim: Make the embedder of the settings the store's own; fail if the store has another one.
+    """
 
     async def run() -> None:
         async with AsyncExitStack() as stack:
@@ -107,7 +124,7 @@ def with_service(settings: Settings, work: Callable[[Service], Awaitable[None]],
 
 @contextmanager
 def explained() -> Generator[None]:
-    """Turn what keeps a store from opening into errors that are shown in one line."""
+    """Convert the errors of opening a store into errors that are printed in one line."""
     try:
         yield
     except ValueError as error:
@@ -119,7 +136,7 @@ def explained() -> Generator[None]:
 
 
 def _lone(error: Exception) -> Exception:
-    """What a task group was left for; it wraps even a single error."""
+    """Return the single error inside groups of errors: a task group wraps even one."""
     return _lone(cast("ExceptionGroup[Exception]", error).exceptions[0]) if isinstance(error, ExceptionGroup) else error
 
 
@@ -131,15 +148,15 @@ def _flag(name: str) -> inspect.Parameter:
 
 def _help(name: str, field: FieldInfo) -> str:
     default = "" if field.default is None else f" Default: {field.default}."
-    return f"{field.description or ''}{default} Else {PREFIX}{name.upper()}.".strip()
+    return f"{field.description or ''}{default} Variable: {PREFIX}{name.upper()}.".strip()
 
 
 def _problems(error: ValidationError) -> str:
-    """What is wrong with which settings; a value may be a secret, so none is quoted."""
+    """Return the problem of each invalid setting. Values are not quoted, as they may be secrets."""
     items = error.errors(include_url=False, include_context=False, include_input=False)
-    return "; ".join("".join(map(_named, item["loc"])) + problem(item["msg"]) for item in items)
+    return "; ".join("".join(map(_label, item["loc"])) + problem(item["msg"]) for item in items)
 
 
-def _named(setting: int | str) -> str:
+def _label(setting: int | str) -> str:
     name = str(setting)
     return f"--{name.replace('_', '-')} ({PREFIX}{name.upper()}): "

@@ -1,4 +1,4 @@
-"""`threefold migrate | consolidate | rebuild | reembed | purge`: looking after a store. Works on the store itself."""
+"""`threefold migrate | consolidate | rebuild | reembed | purge`: maintenance of a store, which they open themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ app = typer.Typer()
 
 @store_verb(app, "threefold migrate --database-url postgresql://threefold_app@db/threefold")
 def migrate(settings: Settings) -> None:
-    """Bring a database to the current schema. Safe to repeat."""
+    """Migrate a database to the current schema. Safe to repeat."""
     with explained():
         migrations.upgrade(settings.url)
     say("The schema is current.")
@@ -32,13 +32,13 @@ def migrate(settings: Settings) -> None:
 @store_verb(app, "threefold consolidate", "threefold consolidate --retry-parked", flags=MODELS)
 def consolidate(
     settings: Settings,
-    retry: Annotated[bool, typer.Option("--retry-parked", help="Give parked work another go.")] = False,
+    retry: Annotated[bool, typer.Option("--retry-parked", help="Also retry parked tasks.")] = False,
 ) -> None:
-    """Do the background work now, without waiting for sessions to be idle. A running service does it by itself."""
+    """Run all background work now, without waiting until sessions are idle. A running service does it by itself."""
 
     async def work(service: Service, shown: Progress) -> None:
         if retry:
-            say(f"Parked tasks that are due again: {await rebuilding.retry_parked(service)}.")
+            say(f"Parked tasks made due again: {await rebuilding.retry_parked(service)}.")
         await rebuilding.extract_now(service)
         await run_until_idle(service, shown)
 
@@ -47,53 +47,58 @@ def consolidate(
 
 @store_verb(app, "threefold rebuild --data ./memory", flags=MODELS)
 def rebuild(settings: Settings) -> None:
-    """Make digests and index anew from the turns. Facts stay; what was forgotten stays away."""
+    """Rebuild digests, index and extracted facts from the turns.
+
+    Facts that somebody saved or edited are kept. Forgotten memories do not come back.
+    """
     _run(settings, rebuilding.rebuild)
 
 
 @store_verb(app, "threefold reembed --embedder openai:text-embedding-3-small", flags=MODELS)
 def reembed(settings: Settings) -> None:
-    """Replace all vectors by those of another embedder. Until then, memories are found by words."""
+    """Replace all vectors by those of another embedder. Until then, memories are found by words only."""
     _run(settings, rebuilding.reembed, claim=False)
 
 
 @store_verb(app, "threefold purge --yes", "threefold purge --data ./memory --compact")
 def purge(
     settings: Settings,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    compact: Annotated[bool, typer.Option("--compact", help="On SQLite: give free space back, too.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="On Postgres: do not ask for confirmation.")] = False,
+    compact: Annotated[
+        bool, typer.Option("--compact", help="On SQLite: also return free space to the file system.")
+    ] = False,
 ) -> None:
-    """Clear what was forgotten out of the database's files. Backups and archived logs are not reached.
+    """Remove forgotten data from the files of the database. Backups and archived logs are not changed.
 
-    The answer names what may still hold it, and until when.
+    The output names the files that may still contain forgotten data, and until when.
     """
     check_exists(settings)
     if not settings.embedded:
-        say("Postgres rewrites every table (VACUUM FULL). Requests wait meanwhile, and it needs as much free space.")
+        say("Postgres rewrites every table (VACUUM FULL). Requests wait until it is done. It needs as much free space.")
         if not yes:
-            confirm("Go on?")
+            confirm("Continue?")
     with open_database(settings) as database:
         done = purging.purge_files(database, lambda name: say(f"  {name}"), compact=compact)
     if done.held:
-        raise Failed("not purged: an open transaction still holds what was erased; end it and purge again")
-    say(f"Purged: nothing that was forgotten is in {', '.join(done.cleared)}.")
+        raise Failed("not purged: an open transaction still reads erased rows; end it and purge again")
+    say(f"Purged: no forgotten data is in {', '.join(done.cleared)}.")
     for part in done.remains:
-        say(f"May still hold it: {part}.")
-    say("Not reached: backups, archived logs, replicas, and log files of the database server.")
+        say(f"May still contain forgotten data: {part}.")
+    say("Not changed: backups, archived logs, replicas, and log files of the database server.")
 
 
 def _run(settings: Settings, work: Callable[[Service, Progress], Awaitable[None]], *, claim: bool = True) -> None:
-    """Do the work with a bar, and fail if some of it is left."""
+    """Run `work` with a progress bar. Raise Failed if tasks are left."""
     check_exists(settings)
 
-    async def shown(service: Service) -> None:
+    async def run(service: Service) -> None:
         with progress() as bar:
             task = bar.add_task("tasks", total=None)
             await work(service, lambda done, left: bar.update(task, completed=done, total=done + left))
         counts = await service.database.read("system", partial(system.task_counts, now=service.clock()))
         if counts:
             left = ", ".join(f"{count} {kind} {state}" for (kind, state), count in sorted(counts.items()))
-            raise Failed(f"some work is left: {left}; `threefold consolidate --retry-parked` tries again")
-        say("Nothing is left to do.")
+            raise Failed(f"tasks are left: {left}; retry with `threefold consolidate --retry-parked`")
+        say("No work is left.")
 
-    with_service(settings, shown, claim=claim)
+    with_service(settings, run, claim=claim)

@@ -1,4 +1,4 @@
-"""Answers of the service as tables for people."""
+"""The answers of the service as tables for people."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from threefold_server.cli.output import plain, table
 
 
 class Status(BaseModel):
-    """What `threefold status` found out: the service's health, the caller, and one session if it was named."""
+    """The answer of `threefold status`: health of the service, identity of the caller, and the named session."""
 
     url: str
     health: Health
@@ -47,26 +47,26 @@ class Status(BaseModel):
 
 
 class Exported(BaseModel):
-    """An archive that was written."""
+    """The answer of `threefold admin export`: the file and its number of rows."""
 
     file: str
     rows: int
 
 
 def when(moment: datetime | None) -> str:
-    """A time to the minute, as its speaker's clock showed it."""
+    """Return a time to the minute, in its own time zone; an empty text for None."""
     return "" if moment is None else f"{moment:%Y-%m-%d %H:%M}"
 
 
 def written(answer: WriteResponse) -> RenderableType:
-    """What became of the turns."""
+    """Return the counts of a write."""
     parts = {"appended": answer.appended, "duplicates": answer.duplicates, "erased": answer.erased}
     counts = ", ".join(f"{count} {name}" for name, count in parts.items() if count or name == "appended")
     return plain(f"{counts}; the session is at turn {answer.last_seq}, revision {answer.revision}")
 
 
 def recalled(answer: RecallResponse) -> RenderableType:
-    """The tiers, one after the other."""
+    """Return the tiers of a recall, one after the other."""
     parts: list[RenderableType] = []
     if answer.digest is not None:
         parts += [
@@ -79,7 +79,7 @@ def recalled(answer: RecallResponse) -> RenderableType:
     if answer.window:
         parts += [_title("This session"), _turns(answer.window)]
     parts += [plain(note, "yellow") for note in _notes(answer)]
-    return Group(*parts or ["Nothing is remembered about this."])
+    return Group(*parts or ["No memories found."])
 
 
 def _notes(answer: RecallResponse) -> Iterable[str]:
@@ -88,7 +88,7 @@ def _notes(answer: RecallResponse) -> Iterable[str]:
     if answer.pending_turns:
         yield f"{answer.pending_turns} turns are found by words only; their vectors follow."
     if answer.degraded:
-        yield f"Without an answer in time: {', '.join(answer.degraded)}."
+        yield f"Missing in this answer: {', '.join(answer.degraded)}."
     if answer.dropped:
         yield f"{len(answer.dropped)} items did not fit into {answer.tokens.budget} tokens."
 
@@ -106,18 +106,18 @@ def _memory_row(memory: Memory) -> tuple[object, ...]:
 
 
 def memory(answer: Memory) -> RenderableType:
-    """One memory."""
+    """Return one memory as a table."""
     return table(*MEMORY_COLUMNS, rows=[_memory_row(answer)])
 
 
 def memories(answer: MemoryPage) -> RenderableType:
-    """A page of memories."""
+    """Return a page of memories as a table."""
     rows = [_memory_row(item) for item in answer.items]
     return _page(table(*MEMORY_COLUMNS, rows=rows), len(rows), answer.next_cursor)
 
 
 def history(answer: FactHistory) -> RenderableType:
-    """The versions of a fact, oldest first."""
+    """Return the versions of a fact, oldest first."""
     rows = [
         (
             when(version.valid_from),
@@ -130,13 +130,13 @@ def history(answer: FactHistory) -> RenderableType:
 
 
 def receipt(answer: ForgetReceipt) -> RenderableType:
-    """What went, or would go."""
-    verb = "would go" if answer.dry_run else "gone"
+    """Return the counts of a forget or of its dry run."""
+    column = "would be erased" if answer.dry_run else "erased"
     rows = [(tier, count) for tier, count in answer.counts.items()]
-    notes: list[RenderableType] = [plain(f"not covered: {what}", "yellow") for what in answer.not_covered]
+    notes: list[RenderableType] = [plain(f"not covered: {tier}", "yellow") for tier in answer.not_covered]
     if not answer.dry_run:
         notes.append(plain(f"receipt {answer.receipt_id}, {_outcome(answer)}"))
-    return Group(table("what", verb, rows=rows), *notes)
+    return Group(table("what", column, rows=rows), *notes)
 
 
 def _outcome(answer: ForgetReceipt) -> str:
@@ -149,13 +149,13 @@ def _outcome(answer: ForgetReceipt) -> str:
 
 
 def sessions(answer: SessionPage) -> RenderableType:
-    """A page of sessions."""
+    """Return a page of sessions as a table."""
     rows = [(when(item.updated_at), item.turns, item.tokens, item.session_id) for item in answer.sessions]
     return _page(table("last written", "turns", "tokens", "session", rows=rows), len(rows), answer.next_cursor)
 
 
 def turns(answer: TurnPage) -> RenderableType:
-    """A page of turns."""
+    """Return a page of turns as a table."""
     more = None if answer.next_cursor is None else f"--from {answer.turns[-1].seq + 1}"
     return _page(_turns(answer.turns), len(answer.turns), more, option="")
 
@@ -170,7 +170,7 @@ def _content(turn: Turn) -> Text:
 
 
 def digests(answer: DigestPage) -> RenderableType:
-    """The versions of a digest, newest first."""
+    """Return the versions of a digest, newest first."""
     rows = [
         (item.version, f"{item.from_seq}-{item.upto_seq}", " ".join(filter(None, [item.model, item.prompt])), item.text)
         for item in answer.digests
@@ -179,21 +179,28 @@ def digests(answer: DigestPage) -> RenderableType:
 
 
 def session_state(answer: SessionState) -> RenderableType:
-    """What a framework keeps beside the turns."""
+    """Return the state that a framework stores with a session."""
     return table("revision", "turns", "state", rows=[(answer.revision, answer.last_seq, answer.state or "")])
 
 
 def session_status(answer: SessionStatus) -> RenderableType:
-    """How far the background work has come."""
-    reach = ("indexed", answer.indexed_upto), ("digested", answer.digested_upto), ("extracted", answer.extracted_upto)
+    """Return the progress of background work on a session."""
+    progress = (
+        ("indexed", answer.indexed_upto),
+        ("digested", answer.digested_upto),
+        ("extracted", answer.extracted_upto),
+    )
     state = answer.state if answer.reason is None else f"{answer.state}: {answer.reason}"
     return table(
-        "state", "turns", *(name for name, _ in reach), rows=[(state, answer.last_seq, *(upto for _, upto in reach))]
+        "state",
+        "turns",
+        *(name for name, _ in progress),
+        rows=[(state, answer.last_seq, *(upto for _, upto in progress))],
     )
 
 
 def status(answer: Status) -> RenderableType:
-    """The service, the caller, and the session."""
+    """Return health, identity and settings of the service, and the progress on the session."""
     identity, policy = answer.identity, answer.identity.store
     rows = [
         ("service", f"{answer.url}, version {identity.version}, {answer.health.status}"),
@@ -217,7 +224,7 @@ def _title(text: str) -> Text:
 
 
 def owners(answer: OwnerPage) -> RenderableType:
-    """Who has a memory here."""
+    """Return a page of owners as a table."""
     counts = ("sessions", "turns", "tokens", "facts", "items", "threads")
     rows = [(owner.kind, *(getattr(owner, name) for name in counts), owner.name) for owner in answer.owners]
     shown = table("kind", *counts, "name", rows=rows)
@@ -225,30 +232,30 @@ def owners(answer: OwnerPage) -> RenderableType:
 
 
 def renamed(answer: RenameReceipt) -> RenderableType:
-    """What has a new owner now."""
+    """Return the counts of renamed rows."""
     rows = [(name, count) for name, count in answer.counts.items() if count]
     return table("what", "renamed", rows=rows)
 
 
 def exported(answer: Exported) -> RenderableType:
-    """Where an archive is."""
+    """Return the file of an archive and its number of rows."""
     return plain(f"{answer.rows} rows in {answer.file}")
 
 
 def imported(answer: ImportReceipt) -> RenderableType:
-    """What became of an archive."""
+    """Return the counts of an import."""
     return plain(f"{answer.added} rows added, {answer.present} there already")
 
 
 def usage(answer: StoreUsage) -> RenderableType:
-    """What the store holds."""
+    """Return the counts of rows and tasks of the store."""
     rows = [(name, count) for name, count in answer.model_dump(exclude={"tasks"}).items()]
     rows += [(f"tasks {state}", count) for state, count in answer.tasks.items()]
     return table("what", "count", rows=rows)
 
 
 def audit(answer: AuditPage) -> RenderableType:
-    """Who did what."""
+    """Return a page of the audit as a table."""
     rows = [(when(entry.at), _actor(entry), entry.action, entry.outcome, _subject(entry)) for entry in answer.entries]
     return _page(table("when", "who", "did", "outcome", "to whom", rows=rows), len(rows), answer.next_cursor)
 
@@ -264,13 +271,15 @@ def _subject(entry: AuditEntry) -> str:
 
 
 def audit_check(answer: AuditCheck) -> RenderableType:
-    """Whether the chain is whole."""
+    """Return the result of verifying the audit."""
     found = plain("whole") if answer.ok else plain(f"BROKEN: {answer.problem}", "red")
     rows = [("chain", found), ("entries", answer.entries), ("not chained yet", answer.waiting)]
-    return Group(table("what", "found", rows=rows), plain(f"head {answer.head}"))  # for copying: never folded
+    return Group(
+        table("what", "found", rows=rows), plain(f"head {answer.head}")
+    )  # outside the table, which would wrap it: it is copied
 
 
 def _page(rows: RenderableType, count: int, more: str | None, option: str = "--cursor ") -> RenderableType:
     if not count:
-        return Text("Nothing there.", "dim")
+        return Text("No results.", "dim")
     return rows if more is None else Group(rows, plain(f"More: {option}{more}", "dim"))
