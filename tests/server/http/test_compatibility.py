@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from threefold.contract import paths
 from threefold_server.app import create_app
 from threefold_server.settings import Settings
 
@@ -61,6 +62,14 @@ def test_contract_breaks_no_released_client() -> None:
 
 def test_released_document_is_up_to_date() -> None:
     assert json.loads(RELEASED.read_text()) == current(), "write it again as described in the module docstring"
+
+
+def test_every_path_of_the_contract_has_a_route() -> None:
+    named = {
+        value.replace(":id}", "}") for value in vars(paths).values() if str(value).startswith(("/v1/", "/healthz"))
+    }
+    named -= {"/v1/sessions/{session_id}"}  # only the start of other paths
+    assert named <= current()["paths"].keys()
 
 
 def test_breaking_changes_are_detected() -> None:
