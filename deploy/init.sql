@@ -1,5 +1,5 @@
--- What only a superuser may do; the image runs it once, with psql, when it makes its data directory.
--- The service itself refuses to run as a superuser, since row-level security does not bind one.
+-- Statements that need a superuser. The image runs them once with psql, when it creates its data directory.
+-- The service does not start as a superuser, because row-level security does not apply to superusers.
 \getenv password APP_PASSWORD
 CREATE ROLE threefold_app LOGIN NOSUPERUSER NOBYPASSRLS NOCREATEDB NOCREATEROLE PASSWORD :'password';
 CREATE DATABASE threefold OWNER threefold_app;

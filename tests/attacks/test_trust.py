@@ -1,4 +1,4 @@
-"""Attacks on trust: a page or a tool that wants its words to pass for the user's, or for a rule."""
+"""Attacks on trust: a page or a tool presents its words as the user's, or as a rule."""
 
 from __future__ import annotations
 

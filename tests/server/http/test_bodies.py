@@ -1,4 +1,4 @@
-"""Large bodies are parsed elsewhere than small ones, and mean the same."""
+"""Large bodies, which are parsed in a thread, get the same answers as small ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PADDING = b" " * LARGE_BYTES
 
 
 def both(http: httpx.Client, body: bytes, path: str = "/v1/write") -> list[httpx.Response]:
-    """The answers to a small body, and to the same one with more spaces than are parsed in the event loop."""
+    """Return the answers to a small body, and to the same body padded with spaces so that it counts as large."""
     return [http.post(path, content=content, headers=JSON) for content in (body, PADDING + body)]
 
 

@@ -1,4 +1,4 @@
-"""Long turns cost a read no more than what it can show of them."""
+"""A read of long turns costs no more than the part that it shows."""
 
 from __future__ import annotations
 

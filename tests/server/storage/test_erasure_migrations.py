@@ -92,7 +92,7 @@ def checked(database: Database, head: str | None = None) -> AuditCheck:
 
 
 def test_pseudonyms_of_earlier_rows_become_keyed(earlier: Database, blank_database_url: str) -> None:
-    """Old and new rows of one person match, and the chain is whole before and after the next entries join it."""
+    """Old and new rows of one person match, and the chain is whole before and after new entries are added."""
     earlier.write_sync("system", audited)
     head = checked(earlier).head
     migrate.upgrade(blank_database_url)
@@ -143,7 +143,7 @@ def test_a_chain_that_was_broken_stays_broken(earlier: Database, blank_database_
 
 
 def test_old_hashes_are_not_kept(earlier: Database, blank_database_url: str) -> None:
-    """A list of names could be tried on them, as all else that went into them is in the row."""
+    """Otherwise a list of names could be tested on them, because the row holds everything else that was hashed."""
     hashes = select(audit.c.hash).where(audit.c.hash.is_not(None))
     earlier.write_sync("system", audited)
     earlier.write_sync("system", TAMPERINGS["a changed entry"])

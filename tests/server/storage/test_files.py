@@ -81,7 +81,7 @@ def test_existing_directory_keeps_its_mode_and_is_reported(
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
 def test_loose_mode_is_reported_and_the_remedy_fixes_it(tmp_path: Path, run: Run, mode: int) -> None:
-    """As in a store of an earlier version, or one restored from a copy."""
+    """The store is of an earlier version, or was restored from a copy."""
     data = tmp_path / "memory"
     migrate.upgrade(sqlite_url(data))
     (data / "threefold.db").chmod(mode)

@@ -144,7 +144,7 @@ def test_other_errors_are_raised_at_once(database: Database) -> None:
 
 
 def test_row_whose_parent_is_missing_is_written_again(database: Database) -> None:
-    """As a first write after a check of its owner, who is deleted in between."""
+    """The owner is deleted between its check and the first write."""
     owner, runs = uuid4(), list[int]()
 
     def write(connection: Connection) -> None:
