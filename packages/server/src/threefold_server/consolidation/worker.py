@@ -269,7 +269,7 @@ async def run_workers(service: Service) -> AsyncGenerator[None]:
 
 
 async def run_until_idle(service: Service, progress: Progress | None = None) -> None:
-    """Run all due tasks, including those that become due through them, and return when none is left."""
+    """Run all due tasks, including those that become due through them, and return when no task is due any more."""
     await Worker(service).run_until_idle(progress)
 
 

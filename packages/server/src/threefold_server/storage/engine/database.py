@@ -343,8 +343,8 @@ def _pooled(url: str) -> bool:
 def _postgres_session(url: URL, *, pooled: bool) -> dict[str, Any]:
     """Return connection arguments that set session state.
 
-    Behind a pooler there are none, because each transaction may get another session: no prepared statements, and no
-    options (set them on the role).
+    Behind a pooler each transaction may get another session, so there are no prepared statements and no options; set
+    the options on the role instead.
     """
     if pooled:
         return {"prepare_threshold": None}

@@ -1,4 +1,4 @@
-"""Pseudonyms in the audit and in receipts become keyed hashes; the chain of the audit is computed anew."""
+"""Pseudonyms in the audit and in receipts become keyed hashes; the chain of the audit is recomputed."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ COMMENTS = {
 
 
 def upgrade() -> None:
-    """Replace every pseudonym by a hash of it under the store's new secret, and let owners add rows under theirs."""
+    """Replace every pseudonym by its hash keyed with the store's new secret, and let owners add rows under theirs."""
     connection = op.get_bind()
     secret = secrets.token_bytes(32)
     connection.execute(sa.insert(STORE).values(name="pseudonym_key", value=secret.hex()))
@@ -68,8 +68,7 @@ def _rekey_receipts(connection: sa.Connection, secret: bytes) -> int:
 
 
 def _rekey_audit(connection: sa.Connection, secret: bytes) -> int:
-    """Compute the chain anew. A link that did not hold before does not hold afterwards; old hashes are not kept, as a
-    list of names could be tried on them."""
+    """Recompute the chain. A broken link stays broken. Old hashes are not kept, because names could be tested on them."""
     old = new = _link(connection, "audit_start")
     head, entries, whole = _link(connection, "audit_head"), 0, True
     for row in _chained(connection):
@@ -128,7 +127,7 @@ def _hash(previous: tuple[int, bytes], entry: Entry) -> bytes:
 
 
 def _note(connection: sa.Connection, counts: dict[str, int], outcome: str) -> None:
-    """Say in the audit that its chain was computed anew, of how many entries, and whether it was whole before."""
+    """Record in the audit that its chain was recomputed, the number of entries, and whether it was whole before."""
     act = {"owner": NOBODY, "entry": uuid4(), "at": _now(), "admin": True, "action": "rekey", "target": ""}
     connection.execute(sa.insert(AUDIT).values(**act, counts=json.dumps(counts, sort_keys=True), outcome=outcome))
 
