@@ -68,7 +68,7 @@ def _rekey_receipts(connection: sa.Connection, secret: bytes) -> int:
 
 
 def _rekey_audit(connection: sa.Connection, secret: bytes) -> int:
-    """Recompute the chain. A broken link stays broken. Old hashes are not kept, because names could be tested on them."""
+    """Recompute the chain. A broken link stays broken. Old hashes are dropped: names could be tested on them."""
     old = new = _link(connection, "audit_start")
     head, entries, whole = _link(connection, "audit_head"), 0, True
     for row in _chained(connection):
