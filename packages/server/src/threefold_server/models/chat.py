@@ -8,7 +8,7 @@ from anyio import fail_after, to_thread
 from pydantic import BaseModel, Field
 
 from threefold.contract.common import clean_text
-from threefold_server.models.openai import BASE_URL, TIMEOUT, connect, errors
+from threefold_server.models.openai import BASE_URL, TIMEOUT, as_model_errors, connect
 from threefold_server.models.ports import Bill, Meter, ModelError, ModelRefused
 from threefold_server.models.wrapping import unwrap
 from threefold_server.text.redaction import Redact
@@ -81,7 +81,7 @@ class ChatModel:
         await self._client.close()
 
     async def _request(self, instructions: str, material: str, json: bool) -> _Completion:
-        with errors(), fail_after(self._timeout):
+        with as_model_errors(), fail_after(self._timeout):
             reply = await self._client.chat.completions.with_raw_response.create(
                 model=self.name,
                 messages=[

@@ -12,7 +12,7 @@ from string import punctuation
 from anyio import to_thread
 
 from threefold_server.models.cues import RULE, is_rule, salience
-from threefold_server.models.lines import LINE, TOOL, label, may_give_rules, parts, same_words, unsaid
+from threefold_server.models.lines import LINE, TOOL, label, may_give_rules, parts, same_words, without_speakers
 from threefold_server.models.ports import DigestTurn
 from threefold_server.text.tokens import count_tokens, head_and_tail
 
@@ -32,7 +32,7 @@ class _Line:
     text: str
 
     def __str__(self) -> str:
-        return f"[{self.seq}] {self.speaker}: {self.text}" if self.seq else unsaid(self.text)
+        return f"[{self.seq}] {self.speaker}: {self.text}" if self.seq else without_speakers(self.text)
 
     @property
     def key(self) -> tuple[str, str]:

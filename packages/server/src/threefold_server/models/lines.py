@@ -39,7 +39,7 @@ def may_give_rules(speaker: str) -> bool:
     return not speaker.endswith((TOOL, ASSISTANT)) and speaker not in ("", "assistant", "tool")
 
 
-def unsaid(text: str) -> str:
+def without_speakers(text: str) -> str:
     """Return the text with "- " before each line that looks like "[12] name: ...", so that no line claims a speaker."""
     return "\n".join(f"- {line}" if LINE.fullmatch(line.strip()) else line for line in text.split("\n"))
 

@@ -11,7 +11,7 @@ from anyio import to_thread
 
 from threefold_server.models.chat import ChatModel
 from threefold_server.models.instructions import Instructions
-from threefold_server.models.lines import label, unsaid
+from threefold_server.models.lines import label, without_speakers
 from threefold_server.models.ports import DigestTurn, ModelError
 from threefold_server.models.standing_rules import Rule, read_reply, standing_rules
 from threefold_server.models.wrapping import stray_end
@@ -53,7 +53,8 @@ class ModelSummarizer:
         head = "\n".join(map(str, rules))
         if not reply.narrative:
             return head
-        rest = unsaid(head_and_tail(unsaid(reply.narrative), self._max_tokens - count_tokens(f"{head}\n\n") - 2))
+        room = self._max_tokens - count_tokens(f"{head}\n\n") - 2
+        rest = without_speakers(head_and_tail(without_speakers(reply.narrative), room))  # the tail begins a new line
         return f"{head}\n\n{rest}" if head else rest
 
 

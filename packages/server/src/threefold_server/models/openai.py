@@ -90,7 +90,7 @@ class OpenAIEmbedder:
 
     async def _request(self, texts: Sequence[str]) -> Vectors:
         inputs = [str(clean_text(text)) or " " for text in texts]  # an empty input is answered with 400
-        with errors(), fail_after(self._timeout):
+        with as_model_errors(), fail_after(self._timeout):
             reply = await self._client.embeddings.with_raw_response.create(
                 model=self._model, input=inputs, encoding_format="base64"
             )
@@ -120,20 +120,24 @@ def _decode(embedding: str | list[float]) -> NDArray[np.floating]:
 
 
 def connect(api_key: str, base_url: str) -> AsyncOpenAI:
-    """A client of the endpoint that neither retries nor times out by itself."""
+    """Return a client of the endpoint that neither retries nor times out by itself.
+
+    Raises:
+        InstallationError: The openai package is not installed.
+    """
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
         raise InstallationError(
             "models behind an endpoint need the openai package; install threefold-server[openai]"
         ) from error
-    # A server without keys gets a dummy: without any, the library takes one from the environment, or refuses.
-    # No retries and no timeout of its own: our worker retries, and our deadline covers a reply that trickles in.
+    # Without a key, the library would read one from the environment or refuse, so a server without keys gets "none".
+    # The worker retries, and the caller's deadline also covers a reply that arrives in small pieces.
     return AsyncOpenAI(api_key=api_key or "none", base_url=base_url, max_retries=0, timeout=None)
 
 
 @contextmanager
-def errors() -> Generator[None]:
+def as_model_errors() -> Generator[None]:
     """Convert every error of a call into ModelError, or into ModelRefused if the same call would fail again.
 
     The cause is removed from the traceback, as its message may quote the request or the answer.
