@@ -21,9 +21,9 @@ from threefold_server.cli.views import Exported
 
 app = typer.Typer(no_args_is_help=True, help="Administer a store. Needs a key made with --admin.")
 
-OfUser = Annotated[str | None, typer.Option("--of", metavar="USER", help="User whose memory is meant.")]
+OfUser = Annotated[str | None, typer.Option("--of", metavar="USER", help="Use the memory of this user.")]
 OfAgent = Annotated[
-    str | None, typer.Option("--of-agent", metavar="AGENT", help="Agent acting for itself whose memory is meant.")
+    str | None, typer.Option("--of-agent", metavar="AGENT", help="Use the memory of this agent acting for itself.")
 ]
 
 
@@ -108,7 +108,7 @@ def forget(
             parser=moment, metavar="TIME", help="With --source: only what came at or after this time (ISO 8601)."
         ),
     ] = None,
-    everything: Annotated[bool, typer.Option("--everything", help="The memory of all owners.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="Erase the memory of all owners.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be erased.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> ForgetReceipt:

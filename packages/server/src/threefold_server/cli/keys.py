@@ -77,14 +77,16 @@ Failure = Annotated[
 Budget = Annotated[
     int | None,
     typer.Option(
-        "--token-budget", min=1, max=1_000_000, help="Tokens of a recalled block. Default: the store's setting."
+        "--token-budget", min=1, max=1_000_000, help="Most tokens of a recalled block. Default: the store's setting."
     ),
 ]
 TopK = Annotated[
-    int | None, typer.Option("--top-k", min=0, max=1_000, help="Memories per recall. Default: the store's setting.")
+    int | None,
+    typer.Option("--top-k", min=0, max=1_000, help="Memories per recall. Default: the store's setting."),
 ]
 Rate = Annotated[
-    int | None, typer.Option("--requests-per-minute", min=1, help="Requests per minute. Default: the store's setting.")
+    int | None,
+    typer.Option("--requests-per-minute", min=1, help="Requests per minute. Default: the store's setting."),
 ]
 KeyId = Annotated[str, typer.Argument(metavar="KEY_ID", help="Id of the key as `threefold keys list` prints it.")]
 

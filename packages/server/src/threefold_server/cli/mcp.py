@@ -40,7 +40,8 @@ def mcp(
     ] = None,
     profile: Annotated[ProfileName, typer.Option(help="Set of tools and prompts to offer.")] = "threefold",
     tools: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Offer only these tools of the profile. Default: all.")
+        str | None,
+        typer.Option(metavar="A,B", help="Tools of the profile to offer. Default: the profile's choice."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Offer no tool that writes.")] = False,
     allow_user_level: Annotated[
