@@ -22,7 +22,7 @@ from threefold_server.operations import threads
 from threefold_server.operations.items import run_items
 from threefold_server.rules.access import Principal, Reach, owner_key
 from threefold_server.storage.engine.tables import metadata, model_use, owners
-from threefold_server.storage.erasure.erasures import purge_pending_since
+from threefold_server.storage.erasure.forget_records import purge_pending_since
 from threefold_server.storage.store import spending, system_rename
 
 pytestmark = pytest.mark.anyio

@@ -34,7 +34,7 @@ from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.pseudonyms import pseudonyms
 from threefold_server.storage.engine.tables import audit, receipts, tasks
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.erasure import erasures
+from threefold_server.storage.erasure import forget_records
 
 WORD = "quagzilla"
 """In every text and name below. Long values are of few words, so that Postgres does not compress them."""
@@ -151,7 +151,7 @@ def test_purge_does_not_call_a_retained_log_clear(
 
 def mark_of(url: str) -> str | None:
     with closing(Database(url)) as database:
-        return database.read_sync("system", erasures.purge_mark)
+        return database.read_sync("system", forget_records.purge_mark)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -180,15 +180,15 @@ def test_purge_killed_while_waiting_stays_due(
 
 def test_forget_during_a_purge_makes_a_purge_due(postgres_url: str) -> None:
     def forget_at(connection: Connection, moment: int) -> None:
-        erasures.purge_needed(connection, moment)
+        forget_records.require_purge(connection, moment)
 
     with closing(Database(postgres_url)) as database:
         database.write_sync("system", lambda c: forget_at(c, 1))
-        mark = database.read_sync("system", erasures.purge_mark)
+        mark = database.read_sync("system", forget_records.purge_mark)
         assert mark is not None
         database.write_sync("system", lambda c: forget_at(c, 1))  # with a clock that does not move
-        database.write_sync("system", lambda c: erasures.purged(c, mark))
-        assert database.read_sync("system", erasures.purge_pending_since) == 1
+        database.write_sync("system", lambda c: forget_records.complete_purge(c, mark))
+        assert database.read_sync("system", forget_records.purge_pending_since) == 1
 
 
 def test_no_file_of_sqlite_holds_the_word_after_a_forget(run: Run, tmp_path: Path) -> None:

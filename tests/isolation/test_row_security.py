@@ -47,7 +47,8 @@ SET_SCOPE = "SELECT set_config('threefold.owner', %(owner)s, true), set_config('
 CROSS_OWNERS = {"system", "system_audit", "system_owners", "system_rename", "archive", "audit", "transfer"}
 """Modules for system work, which other tests cover, and for administrators."""
 WITHOUT_OWNERS = {
-    *("database", "erasures", "group_commit", "keys", "log_files", "migrate", "prepared", "purge", "row_security"),
+    *("database", "erased_ids", "forget_records", "group_commit", "keys", "log_files", "migrate", "prepared"),
+    *("purge", "row_security"),
     *("pseudonyms", "statistics", "store_secrets", "upgrade"),
 }
 """Modules whose functions read no memory, or are used by other modules."""
@@ -56,7 +57,7 @@ WITHOUT_OWNERS = {
 WHEN_SOMETHING_FAILS = {
     *("tasks.extend", "tasks.failed_attempts", "tasks.park", "tasks.postpone", "tasks.retry_later"),
     *("tasks.release", "tasks.restart"),
-    *("index.discard", "items.renew_ttl", "erase.refuse_late"),
+    *("index.discard", "items.renew_ttl", "erase.refuse_late_checkpoint"),
     "revisions.add_version",
 }
 """Functions for failures and long waits of workers in the scope of the owner, for items and threads deleted during a

@@ -17,7 +17,7 @@ from threefold import MemoryClient
 from threefold_server.local import LocalService
 from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.migrate import check_current
-from threefold_server.storage.erasure.erasures import purge_pending_since
+from threefold_server.storage.erasure.forget_records import purge_pending_since
 
 SAID = "The heron nests behind the boathouse."
 

@@ -21,7 +21,7 @@ from threefold.contract import TurnIn, WriteRequest, WriteResponse
 from threefold_server.operations.write import _Append  # pyright: ignore[reportPrivateUsage]
 from threefold_server.rules.access import Reach, session_scope
 from threefold_server.storage.engine.tables import owners, sessions, tasks, turns
-from threefold_server.storage.erasure import erasures
+from threefold_server.storage.erasure import erased_ids, forget_records
 from threefold_server.storage.sessions import append
 from threefold_server.storage.sessions.append import Thresholds, send_append
 from threefold_server.storage.sessions.turns import rows_of
@@ -165,7 +165,7 @@ async def test_turn_erased_while_its_writer_waits_stays_erased(world: World, pos
     def erase(connection: Connection) -> None:
         connection.execute(select(sessions.c.session).with_for_update()).all()
         held()
-        erasures.mark_erased(connection, world.caller.owner, [(world.key("s1"), "2")], START + 1_000_000)
+        erased_ids.mark_erased(connection, world.caller.owner, [(world.key("s1"), "2")], START + 1_000_000)
 
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.to_thread.run_sync, world.write_sync, erase)
@@ -178,7 +178,7 @@ async def test_late_write_that_waits_for_a_forget_restores_no_session(
 ) -> None:
     await world.write("s1", said("1"))
     held = Held()
-    monkeypatch.setattr(erasures, "purge_needed", held)  # the last step of a forget
+    monkeypatch.setattr(forget_records, "require_purge", held)  # the last step of a forget
     async with anyio.create_task_group() as group:
         group.start_soon(partial(world.forget, session_id="s1"))
         await held.until_waited_for(postgres_url, group, partial(world.write, "s1", said("1")))

@@ -19,7 +19,7 @@ from threefold_server.storage.engine import migrate
 from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.pseudonyms import pseudonyms
 from threefold_server.storage.engine.tables import audit, owners, receipts, tasks
-from threefold_server.storage.erasure.erasures import purge_pending_since
+from threefold_server.storage.erasure.forget_records import purge_pending_since
 from threefold_server.storage.store import system_audit
 from threefold_server.storage.store.audit import STORE, Actor, note
 

@@ -6,13 +6,13 @@ SELECT store.value
 FROM store 
 WHERE store.name = %(name)s::VARCHAR;
 
--- storage.erasure.erasures._ANY_ERASED
+-- storage.erasure.erased_ids._ANY_ERASED
 SELECT erased_turns.until 
 FROM erased_turns 
 WHERE erased_turns.owner = %(owner)s::UUID 
  LIMIT %(param_1)s::INTEGER;
 
--- storage.erasure.erasures._ERASED
+-- storage.erasure.erased_ids._ERASED
 SELECT erased_turns.turn 
 FROM erased_turns 
 WHERE erased_turns.owner = %(owner)s::UUID AND erased_turns.until > %(now)s::BIGINT AND (erased_turns.turn) IN (SELECT anon_1.value_0 

@@ -6,13 +6,13 @@ SELECT store.value
 FROM store 
 WHERE store.name = :name;
 
--- storage.erasure.erasures._ANY_ERASED
+-- storage.erasure.erased_ids._ANY_ERASED
 SELECT erased_turns.until 
 FROM erased_turns 
 WHERE erased_turns.owner = :owner
  LIMIT :param_1 OFFSET :param_2;
 
--- storage.erasure.erasures._ERASED
+-- storage.erasure.erased_ids._ERASED
 SELECT erased_turns.turn 
 FROM erased_turns 
 WHERE erased_turns.owner = :owner AND erased_turns.until > :now AND erased_turns.turn = :value_0;

@@ -28,7 +28,7 @@ from threefold_server.rules.access import Principal, Reach, ScopeFilter, owner_k
 from threefold_server.rules.paging import cut_page, decode_cursor, decode_key
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
-from threefold_server.storage.erasure import erasures, selection
+from threefold_server.storage.erasure import forget_records, selection
 from threefold_server.storage.memories import listing
 from threefold_server.storage.store import audit, keys, system_audit, system_owners, system_rename
 
@@ -86,7 +86,7 @@ async def rename(service: Service, principal: Principal, request: RenameRequest)
         counts = system_rename.rename_user(connection, request.user, request.to, now)
         for name in (request.user, request.to):
             audit.note(connection, owner_key("user", name), audit.actor_of(principal), "rename", counts=counts, at=now)
-        erasures.purge_needed(connection, now)
+        forget_records.require_purge(connection, now)
         return RenameReceipt(counts=counts)
 
     receipt = await service.database.write("system", move)

@@ -10,7 +10,7 @@ from threefold_server.models.ports import Comparison, DigestTurn, ModelError, St
 from threefold_server.service import Service
 from threefold_server.storage.engine import files
 from threefold_server.storage.engine.database import Connection
-from threefold_server.storage.erasure import erasures
+from threefold_server.storage.erasure import forget_records
 from threefold_server.storage.store import system
 
 LATE_SECONDS = 120
@@ -89,7 +89,7 @@ def _clocks(connection: Connection, service: Service) -> Finding:
 
 
 def _purge(connection: Connection) -> Finding:
-    since = erasures.purge_pending_since(connection)
+    since = forget_records.purge_pending_since(connection)
     if since is None:
         return Finding("purge", "nothing to purge")
     detail = f"data erased since {from_micros(since).isoformat(timespec='seconds')} is still in the files"

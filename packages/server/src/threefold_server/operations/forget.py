@@ -14,7 +14,7 @@ from threefold_server.clock import from_micros
 from threefold_server.rules.access import Principal, ScopeFilter, erasure_scope
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
-from threefold_server.storage.erasure import erase, erasures, selection
+from threefold_server.storage.erasure import erase, forget_records, selection
 from threefold_server.storage.store import system
 from threefold_server.storage.store.audit import Actor, actor_of, note
 
@@ -88,7 +88,7 @@ class Erasure:
         with connection.begin_nested() as savepoint:
             counts = self._erase(connection, scope.owner, selected)
             left = selection.remaining(connection, scope.owner, selected)
-            left_out = selection.left_out(connection, scope, selected)
+            left_out = selection.not_covered(connection, scope, selected)
             if self.dry_run:
                 savepoint.rollback()
         if not self.dry_run:
@@ -108,7 +108,7 @@ class Erasure:
         )
 
     def _erase(self, connection: Connection, owner: UUID, selected: selection.Selection) -> dict[str, int]:
-        erase.next_epoch(connection, owner)
+        erase.raise_epoch(connection, owner)
         counts: Counter[str] = Counter()
         if selected.turns is not None:  # before the facts, whose sources name the turns
             counts += erase.blank_turns(connection, owner, selected.turns, self.now)
@@ -126,6 +126,6 @@ class Erasure:
 
     def _store_receipt(self, connection: Connection, owner: UUID, counts: dict[str, int], *, complete: bool) -> None:
         outcome = "done" if complete else "incomplete"
-        erasures.add_receipt(connection, owner, self.receipt, self.selector, counts, self.now)
+        forget_records.add_receipt(connection, owner, self.receipt, self.selector, counts, self.now)
         note(connection, owner, self.actor, "forget", target=self.selector, counts=counts, outcome=outcome, at=self.now)
-        erasures.purge_needed(connection, self.now)
+        forget_records.require_purge(connection, self.now)

@@ -27,11 +27,11 @@ from threefold_server.rules.access import Holder, Principal, thread_holder, thre
 from threefold_server.rules.paging import decode_cursor, encode_cursor
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
-from threefold_server.storage.erasure import erase, erasures
+from threefold_server.storage.erasure import erase, erased_ids, forget_records
 from threefold_server.storage.sessions import sessions
 from threefold_server.storage.threads import checkpoints, pruning
 from threefold_server.storage.threads import threads as storage
-from threefold_server.storage.threads.checkpoints import Position
+from threefold_server.storage.threads.checkpoints import CheckpointPosition
 
 
 async def put_checkpoint(
@@ -56,7 +56,9 @@ async def put_checkpoint(
         return await service.database.write(call.holder.owner, run, pipelined=not has_limits)
     except Conflict:
         # Later checkpoints of this run name only this one as parent, so mark it as erased too.
-        refuse = partial(erase.refuse_late, thread=call.thread, ns=request.ns, checkpoint_id=request.checkpoint_id)
+        refuse = partial(
+            erase.refuse_late_checkpoint, thread=call.thread, ns=request.ns, checkpoint_id=request.checkpoint_id
+        )
         await service.database.write(call.holder.owner, partial(refuse, now=call.now))
         raise
 
@@ -76,7 +78,7 @@ async def put_writes(service: Service, principal: Principal, thread_id: str, req
 async def query(service: Service, principal: Principal, request: QueryCheckpointsRequest) -> CheckpointPage:
     """Return a page of checkpoints."""
     holder = thread_holder(principal, request.scope, names_threads=request.thread_id is not None)
-    after: Position | None = None
+    after: CheckpointPosition | None = None
     if request.cursor is not None:
         after = checkpoints.checked_position(decode_cursor(request.cursor, (str, str, str)))
     read = partial(checkpoints.page, holder=holder, query=request, after=after)
@@ -108,7 +110,7 @@ async def copy(service: Service, principal: Principal, thread_id: str, request: 
     target = _ThreadCall.of(service, principal, request.target, request.scope)
 
     def run(connection: Connection) -> ThreadCounts:
-        existing = storage.lock(connection, storage.named(source.holder, [thread_id]))
+        existing = storage.lock(connection, storage.with_ids(source.holder, [thread_id]))
         if source.thread == target.thread or not existing:
             return ThreadCounts(threads=0, checkpoints=0)
         target.open(connection)
@@ -127,9 +129,10 @@ async def prune(service: Service, principal: Principal, request: PruneThreadsReq
     def run(connection: Connection) -> ThreadCounts:
         dropped = [
             pruning.drop_old(connection, thread, 1, None)
-            for thread in storage.lock(connection, storage.named(holder, request.thread_ids))
+            for thread in storage.lock(connection, storage.with_ids(holder, request.thread_ids))
         ]
-        return ThreadCounts(threads=len(dropped), checkpoints=erasures.note_deleted(connection, sum(dropped), now))
+        checkpoints = forget_records.note_deleted(connection, sum(dropped), now)
+        return ThreadCounts(threads=len(dropped), checkpoints=checkpoints)
 
     return await service.database.write(holder.owner, run)
 
@@ -141,7 +144,7 @@ async def delete_runs(service: Service, principal: Principal, request: DeleteRun
 
     def run(connection: Connection) -> ThreadCounts:
         threads, dropped = pruning.drop_runs(connection, holder, request.run_ids)
-        return ThreadCounts(threads=threads, checkpoints=erasures.note_deleted(connection, dropped, now))
+        return ThreadCounts(threads=threads, checkpoints=forget_records.note_deleted(connection, dropped, now))
 
     return await service.database.write(holder.owner, run)
 
@@ -156,8 +159,8 @@ async def _delete(service: Service, principal: Principal, scope: DataScope, ids:
     now = service.clock()
 
     def run(connection: Connection) -> ThreadCounts:
-        counts = erase.erase_threads(connection, holder.owner, storage.named(holder, ids), now)
-        erasures.purge_needed(connection, now)
+        counts = erase.erase_threads(connection, holder.owner, storage.with_ids(holder, ids), now)
+        forget_records.require_purge(connection, now)
         return ThreadCounts(threads=counts["threads"], checkpoints=counts["checkpoints"])
 
     counts = await service.database.write(holder.owner, run)
@@ -165,7 +168,7 @@ async def _delete(service: Service, principal: Principal, scope: DataScope, ids:
     return counts
 
 
-def _cursor(position: Position) -> str:
+def _cursor(position: CheckpointPosition) -> str:
     checkpoint_id, namespace, thread = position
     return encode_cursor((checkpoint_id, namespace.hex, thread.hex))
 
@@ -198,7 +201,7 @@ class _ThreadCall:
     def write(self, connection: Connection, named: Iterable[tuple[str, str]], store: Callable[[], None]) -> None:
         """Run `store`. Raise Conflict if one of the named checkpoints was deleted with its thread."""
         self.open(connection)
-        any_erased = erasures.send_any_erased(connection, self.thread.owner)
+        any_erased = erased_ids.send_any_erased(connection, self.thread.owner)
         store()  # before the check, so that Postgres needs one round trip; a Conflict rolls it back
         if any_erased() and storage.erased_among(connection, self.thread, named, self.now):
             raise Conflict(

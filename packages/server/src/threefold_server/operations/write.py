@@ -16,7 +16,7 @@ from threefold_server.clock import MICROS
 from threefold_server.rules.access import Principal, Reach, ScopeFilter, check_quota, session_scope
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
-from threefold_server.storage.erasure import erasures
+from threefold_server.storage.erasure import erased_ids
 from threefold_server.storage.sessions import append, sessions, tasks, turns
 from threefold_server.storage.sessions.append import Thresholds
 from threefold_server.storage.sessions.sessions import SessionRow
@@ -131,10 +131,10 @@ class _Append:
         ids = [turn.id for turn in self.request.turns if turn.id is not None]
         known = turns.send_contents(connection, self.scope.owner, self.session, ids)
         turn_count = sessions.send_turn_count(connection, self.scope.owner) if self.quota else None
-        any_erased = erasures.send_any_erased(connection, self.scope.owner)
+        any_erased = erased_ids.send_any_erased(connection, self.scope.owner)
         row = locked()
-        erased_ids = self._erased(connection, ids) if any_erased() else set[str]()
-        fresh, duplicates, erased = self._classify(known(), erased_ids)
+        erased_before = self._erased(connection, ids) if any_erased() else set[str]()
+        fresh, duplicates, erased = self._classify(known(), erased_before)
         state = None if erased else self._new_state(connection)
         changes = bool(fresh) or state is not None
         if changes:
@@ -173,10 +173,10 @@ class _Append:
             )
 
     def _erased(self, connection: Connection, ids: Sequence[str]) -> set[str]:
-        return erasures.erased_among(connection, self.scope.owner, self.session, ids, self.now)
+        return erased_ids.erased_among(connection, self.scope.owner, self.session, ids, self.now)
 
     def _classify(
-        self, known: dict[str, dict[str, Any]], erased_ids: Collection[str]
+        self, known: dict[str, dict[str, Any]], erased_before: Collection[str]
     ) -> tuple[list[tuple[TurnIn, int]], int, int]:
         """Return the turns to append with their tokens, and the numbers of duplicates and erased turns."""
         fresh: list[tuple[TurnIn, int]] = []
@@ -184,7 +184,7 @@ class _Append:
         for turn, tokens in zip(self.request.turns, self.counts, strict=True):
             if turn.id is None:
                 fresh.append((_with_id(turn), tokens))
-            elif turn.id in erased_ids:
+            elif turn.id in erased_before:
                 erased += 1
             elif turn.id not in known:
                 known[turn.id] = turns.content_of(turn)

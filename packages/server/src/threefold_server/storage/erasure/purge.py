@@ -1,4 +1,4 @@
-"""Physical erasure: clear what was forgotten out of the database's files."""
+"""The purge: remove the bytes of erased rows from the files of the database."""
 
 from __future__ import annotations
 
@@ -16,39 +16,42 @@ from threefold_server.storage.engine import statistics
 from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.log_files import clear_log
 from threefold_server.storage.engine.tables import metadata
-from threefold_server.storage.erasure.erasures import purge_mark, purged
+from threefold_server.storage.erasure.forget_records import complete_purge, purge_mark
 
 Progress = Callable[[str], None]
-"""Called with the name of each table before it is rewritten."""
+"""A function that is called with the name of each table before it is rewritten."""
 
-LOCK_TIMEOUT = "30s"  # a session that waits for a table's lock makes all later ones wait behind it
+LOCK_TIMEOUT = "30s"  # a session that waits for a table lock blocks all later ones
 NOT_OWNER = "connect as the role that owns the tables"
 
 
 class Purge(NamedTuple):
-    """What a purge has cleared, and what it could not."""
+    """The result of a purge."""
 
     held: int
-    """Erased rows that an open transaction still holds in the files (on SQLite: 1 for any)."""
+    """Erased rows that stay in the files because of an open transaction (on SQLite 1 for any number)."""
 
     cleared: tuple[str, ...]
-    """What holds nothing that was forgotten."""
+    """The parts of the database that contain no erased rows any more."""
 
     remains: tuple[str, ...] = ()
-    """What may still hold erased words, each with until when, or what clears it."""
+    """The parts that may still contain erased words, each with the time or the command that clears it."""
 
 
 def purge_files(database: Database, progress: Progress, *, compact: bool = False) -> Purge:
-    """Clear the files. The mark that a purge is due goes last, and only if nothing was forgotten meanwhile.
+    """Remove the bytes of erased rows from the files, then the mark that a purge is due.
 
-    On SQLite nothing but the write-ahead log needs it; `compact` gives free space back, too.
+    The mark stays if another forget ran meanwhile. On SQLite only the write-ahead log needs a purge.
+
+    Args:
+        compact: Whether to also shrink the file of a SQLite database.
     """
     mark = database.read_sync("system", purge_mark)
     _silence_statistics(database)
     with _autocommit(database.url) as connection:
         done = _clear_sqlite(connection, compact) if database.is_sqlite else _clear_postgres(connection, progress)
     if mark is not None and not done.held:
-        database.write_sync("system", partial(purged, mark=mark))
+        database.write_sync("system", partial(complete_purge, mark=mark))
     return done
 
 
@@ -65,7 +68,7 @@ def _clear_postgres(connection: Connection, progress: Progress) -> Purge:
     tables = _rewrite(connection, metadata.tables, progress)
     if refused := next((notice for notice in tables if notice.is_warning), None):
         raise Unavailable(f"not purged: {refused.message}; {NOT_OWNER}")
-    # Takes the keys of erased owners out of the statistics that are kept.
+    # This removes the keys of erased owners from the planner statistics.
     connection.execute(text(f"ANALYZE {', '.join(metadata.tables)}"))
     catalogs = _rewrite(connection, statistics.CATALOGS, progress)
     held = sum(notice.held_back for notice in (*tables, *catalogs))
@@ -78,7 +81,7 @@ def _clear_postgres(connection: Connection, progress: Progress) -> Purge:
 
 
 def _rewrite(connection: Connection, tables: Iterable[str], progress: Progress) -> list[_Notice]:
-    """Rewrite tables and their indexes; return what VACUUM says about them."""
+    """Rewrite tables and their indexes; return the notices of VACUUM."""
     notices: list[_Notice] = []
 
     def note(notice: Any) -> None:
@@ -94,7 +97,7 @@ def _rewrite(connection: Connection, tables: Iterable[str], progress: Progress) 
 
 
 def _silence_statistics(database: Database) -> None:
-    """Again, as somebody may have turned sampling on since the last migration."""
+    """Turn off sampling of texts again, as somebody may have turned it on since the last migration."""
     try:
         statistics.silence_all(database, lock_timeout=LOCK_TIMEOUT)
     except ProgrammingError as error:
@@ -111,7 +114,7 @@ def _catalogs_left(connection: Connection) -> str:
 
 
 class _Notice(NamedTuple):
-    """What VACUUM says about a table."""
+    """A notice of VACUUM about a table."""
 
     severity: str
     message: str
@@ -119,29 +122,31 @@ class _Notice(NamedTuple):
 
     @classmethod
     def read(cls, notice: Any) -> Self:
-        """A copy: the driver's object is empty once its handler has returned."""
+        """Copy a notice: the driver's object is empty once its handler has returned."""
         return cls(notice.severity_nonlocalized, notice.message_primary or "", notice.message_detail or "")
 
     @property
     def is_warning(self) -> bool:
-        """Another role's table is skipped with a warning, not refused."""
+        """Return whether VACUUM skipped the table. It skips tables of other roles with a warning."""
         return self.severity == "WARNING"
 
     @property
     def held_back(self) -> int:
-        """Dead rows that it had to leave: the first number of the detail, in any language."""
+        """Return the number of dead rows that stayed: the first number of the detail, in any language."""
         number = re.match(r"\d+", self.detail)
         return int(number[0]) if number else 0
 
 
 @contextmanager
 def _autocommit(url: URL) -> Generator[Connection]:
-    """A connection of its own: VACUUM runs in no transaction."""
+    """Open a separate connection without transactions, which VACUUM requires."""
     engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
     try:
         with engine.connect() as connection:
             yield connection
     except OperationalError as error:
-        raise Unavailable(f"not purged: {type(error.orig).__name__}; try again while the database is quiet") from error
+        raise Unavailable(
+            f"not purged: {type(error.orig).__name__}; try again when the database is less busy"
+        ) from error
     finally:
         engine.dispose()

@@ -1,4 +1,4 @@
-"""What a forget selects, as conditions on the tables."""
+"""The selection of a forget, as conditions on the tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from threefold_server.storage.engine.types import parse_key
 
 @dataclass(frozen=True)
 class Selection:
-    """What goes in each tier: rows, or of turns their content. None where a tier is not selected by itself."""
+    """The rows that a forget erases in each tier; of turns, it erases the content. None: the tier is not selected."""
 
     sessions: ColumnElement[bool] | None = None
     facts: ColumnElement[bool] | None = None
@@ -28,16 +28,16 @@ class Selection:
     threads: ColumnElement[bool] | None = None
     whole_owner: bool = False
     named_turns: ColumnElement[bool] | None = None
-    """Turns named by their own ids, which must not stand in several sessions."""
+    """Turns that the request names by id. Each id must be in one session only."""
 
 
 def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
-    """The selection of a request; its scope has been allowed already."""
+    """Return the selection of a request whose scope has been checked."""
     if request.session_id is not None:
-        # A fact may be saved in a session that has no turn, and so no row, yet. Those that rest on turns go with these.
-        saved_there = and_(facts.c.session == scope.session, _rests_on_no_turn())
+        # A fact may be saved in a session without turns, which has no row. The turns erase the facts that have sources.
+        saved = and_(facts.c.session == scope.session, _has_no_source())
         return Selection(
-            sessions=sessions.c.session == scope.session, facts=saved_there, threads=threads.c.thread == scope.session
+            sessions=sessions.c.session == scope.session, facts=saved, threads=threads.c.thread == scope.session
         )
     if request.level is not None:
         return Selection(
@@ -55,7 +55,7 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
 
 
 def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
-    """Rows of the selection that are still there: 0 after a complete erasure."""
+    """Return the number of rows of the selection that exist: 0 after a complete erasure."""
     tiers = (
         (sessions, selection.sessions),
         (facts, selection.facts),
@@ -71,30 +71,32 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
     return sum(connection.execute(statement).scalar_one() for statement in counts)
 
 
-def left_out(connection: Connection, scope: ScopeFilter, selection: Selection) -> list[str]:
-    """What a forget does not look into: the state of graphs and sessions may hold what was forgotten elsewhere."""
-    held: dict[str, ColumnElement[bool]] = {}
+def not_covered(connection: Connection, scope: ScopeFilter, selection: Selection) -> list[str]:
+    """Return the parts that a forget does not search. Threads and session states may contain what was forgotten."""
+    parts: dict[str, ColumnElement[bool]] = {}
     if selection.threads is None:
-        held["threads"] = erasable(threads, scope)
+        parts["threads"] = erasable(threads, scope)
     if selection.sessions is None:
-        held["session_state"] = and_(erasable(sessions, scope), sessions.c.state.is_not(None))
-    return [name for name, there in held.items() if connection.execute(select(exists().where(there))).scalar_one()]
+        parts["session_state"] = and_(erasable(sessions, scope), sessions.c.state.is_not(None))
+    return [name for name, rows in parts.items() if connection.execute(select(exists().where(rows))).scalar_one()]
 
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
-    """Facts by their ids and, since a turn is recalled under its own id, turns by theirs."""
-    wanted = and_(managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None]))
+    """Select facts and turns by id. With `with_sources`, the source turns of these facts as well."""
+    chosen_facts = and_(
+        managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None])
+    )
     within = and_(_in_sessions(scope), turns.c.erased.is_(False))
     if scope.session is not None:
         within = and_(within, turns.c.session == scope.session)
     named = and_(turns.c.turn_id.in_(ids), within)
-    rested_on = and_(_sources_of(wanted), within if scope.reach is Reach.session else _in_sessions(scope))
-    chosen = or_(named, rested_on) if with_sources else named
-    return Selection(facts=wanted, turns=and_(chosen, turns.c.erased.is_(False)), named_turns=named)
+    sources = and_(_sources_of(chosen_facts), within if scope.reach is Reach.session else _in_sessions(scope))
+    chosen = or_(named, sources) if with_sources else named
+    return Selection(facts=chosen_facts, turns=and_(chosen, turns.c.erased.is_(False)), named_turns=named)
 
 
 def check_unambiguous(connection: Connection, owner: UUID, selection: Selection) -> None:
-    """Refuse a turn's id that stands in several sessions: a turn's id is unique only in its own."""
+    """Raise Conflict if the request names a turn id that is in several sessions: ids are unique per session only."""
     if selection.named_turns is None:
         return
     statement = (
@@ -107,16 +109,17 @@ def check_unambiguous(connection: Connection, owner: UUID, selection: Selection)
     ambiguous = connection.execute(statement).scalar_one_or_none()
     if ambiguous is not None:
         raise Conflict(
-            f"the turn id {ambiguous!r} stands in several sessions; name one by `in_session`", {"turn_id": ambiguous}
+            f"the turn id {ambiguous!r} is in several sessions; name one of them in `in_session`",
+            {"turn_id": ambiguous},
         )
 
 
-def _rests_on_no_turn() -> ColumnElement[bool]:
+def _has_no_source() -> ColumnElement[bool]:
     return not_(exists().where(fact_sources.c.owner == facts.c.owner, fact_sources.c.fact == facts.c.fact))
 
 
-def _rests_elsewhere(chosen: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Facts with a support among other turns than the chosen ones."""
+def _has_other_source(chosen: ColumnElement[bool]) -> ColumnElement[bool]:
+    """Return the condition that a fact has a source turn that is not chosen."""
     return exists().where(
         fact_sources.c.owner == facts.c.owner,
         fact_sources.c.fact == facts.c.fact,
@@ -128,39 +131,42 @@ def _rests_elsewhere(chosen: ColumnElement[bool]) -> ColumnElement[bool]:
     )
 
 
-def _sources_of(wanted: ColumnElement[bool]) -> ColumnElement[bool]:
+def _sources_of(chosen_facts: ColumnElement[bool]) -> ColumnElement[bool]:
     return exists().where(
         fact_sources.c.owner == turns.c.owner,
         fact_sources.c.session == turns.c.session,
         fact_sources.c.from_seq <= turns.c.seq,
         fact_sources.c.upto_seq >= turns.c.seq,
-        fact_sources.c.fact.in_(select(facts.c.fact).where(wanted)),
+        fact_sources.c.fact.in_(select(facts.c.fact).where(chosen_facts)),
     )
 
 
 def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> Selection:
     recent = turns.c.event_at >= since if since is not None else true()
-    alive = and_(recent, turns.c.erased.is_(False))
+    not_erased = and_(recent, turns.c.erased.is_(False))
     if source.kind == "tool":
-        return Selection(turns=and_(turns.c.role == "tool", turns.c.name == source.name, _in_sessions(scope), alive))
+        return Selection(
+            turns=and_(turns.c.role == "tool", turns.c.name == source.name, _in_sessions(scope), not_erased)
+        )
     if source.kind == "session":
-        own = sessions.c.session == scope.session
-        contributed = facts.c.session == scope.session
-        held = None
-        run = threads.c.thread == scope.session
+        own_sessions = sessions.c.session == scope.session
+        own_facts = facts.c.session == scope.session
+        own_items = None
+        own_threads = threads.c.thread == scope.session
     else:
-        own = and_(erasable(sessions, scope), sessions.c.agent == source.name)
-        contributed = and_(erasable(facts, scope), facts.c.agent == source.name)
-        held = and_(erasable(items, scope), items.c.agent == source.name)
-        run = and_(erasable(threads, scope), threads.c.agent == source.name)
+        own_sessions = and_(erasable(sessions, scope), sessions.c.agent == source.name)
+        own_facts = and_(erasable(facts, scope), facts.c.agent == source.name)
+        own_items = and_(erasable(items, scope), items.c.agent == source.name)
+        own_threads = and_(erasable(threads, scope), threads.c.agent == source.name)
     if since is None:
-        # Those that rest on turns go with these, unless other sessions support them, too.
-        return Selection(sessions=own, facts=and_(contributed, _rests_on_no_turn()), items=held, threads=run)
-    of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own))
-    recently = None if held is None else and_(held, items.c.updated_at >= since)
-    chosen = and_(of_sessions, alive)
-    stated = and_(contributed, facts.c.event_at >= since, not_(_rests_elsewhere(chosen)))
-    return Selection(facts=stated, turns=chosen, items=recently)
+        # Facts with sources are erased with their turns, unless turns of other sessions support them.
+        saved = and_(own_facts, _has_no_source())
+        return Selection(sessions=own_sessions, facts=saved, items=own_items, threads=own_threads)
+    of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own_sessions))
+    recent_items = None if own_items is None else and_(own_items, items.c.updated_at >= since)
+    chosen = and_(of_sessions, not_erased)
+    recent_facts = and_(own_facts, facts.c.event_at >= since, not_(_has_other_source(chosen)))
+    return Selection(facts=recent_facts, turns=chosen, items=recent_items)
 
 
 def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:

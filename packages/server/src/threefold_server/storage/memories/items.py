@@ -34,7 +34,7 @@ from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import items, passages
 from threefold_server.storage.engine.types import AnyRow, PgVector
-from threefold_server.storage.erasure import erase, erasures
+from threefold_server.storage.erasure import erase, forget_records
 from threefold_server.storage.memories import index
 from threefold_server.storage.sessions import sessions, tasks
 from threefold_server.storage.store import system
@@ -155,7 +155,7 @@ def write(connection: Connection, holder: Holder, puts: Puts, deletes: Sequence[
     deleted = erase.erase_items(connection, holder.owner, items.c.item.in_(deletes))
     if puts:
         _put(connection, holder, puts, embedder, now)
-    erasures.note_deleted(connection, deleted["items"], now)
+    forget_records.note_deleted(connection, deleted["items"], now)
 
 
 def _put(connection: Connection, holder: Holder, puts: Puts, embedder: str, now: int) -> None:

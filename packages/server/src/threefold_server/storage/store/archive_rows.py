@@ -20,7 +20,7 @@ from threefold_server.clock import from_micros
 from threefold_server.rules.access import Holder, Principal, Reach, data_holder, item_key, session_key, thread_key
 from threefold_server.storage.engine.tables import checkpoint_blobs, checkpoints, facts, items, sessions, threads
 from threefold_server.storage.engine.types import Key
-from threefold_server.storage.threads.threads import blob_key, place_key
+from threefold_server.storage.threads.threads import blob_key, namespace_key
 
 Values = dict[str, Any]
 
@@ -81,7 +81,7 @@ def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, Any]:
     if table is threads:
         return {"thread": thread_key(holder, row["thread_id"])}
     if table is checkpoints:
-        return {"place": place_key(row["ns"])}
+        return {"place": namespace_key(row["ns"])}
     if table is checkpoint_blobs:
         return {"blob": blob_key(row["channel"], json.loads(row["version"]))}
     if table not in (sessions, facts):

@@ -49,7 +49,7 @@ from threefold_server.storage.engine.tables import (
     turns,
 )
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.erasure import erase, erasures
+from threefold_server.storage.erasure import erase, forget_records
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import index
 from threefold_server.storage.sessions.tasks import Claim, TaskKind, or_make_due
@@ -174,7 +174,7 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
         erase.bar_sources(connection, owner, expired)
         index.remove(connection, owner, expired)
         connection.execute(delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(expired)))
-    return erasures.note_deleted(connection, sum(map(len, by_owner.values())), now)
+    return forget_records.note_deleted(connection, sum(map(len, by_owner.values())), now)
 
 
 def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
@@ -184,7 +184,7 @@ def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
     for owner in {row.owner for row in found}:
         still = and_(items.c.item.in_([row.item for row in found]), items.c.expires_at <= now)
         erase.erase_items(connection, owner, still)
-    return erasures.note_deleted(connection, len(found), now)
+    return forget_records.note_deleted(connection, len(found), now)
 
 
 def sweep_erased_turns(connection: Connection, now: int) -> int:
@@ -201,9 +201,9 @@ def retire_turns(connection: Connection, before: int, now: int, limit: int) -> i
         return 0
     oldest = select(turns.c.session, turns.c.seq).where(turns.c.owner == owner, old)
     places = [tuple(row) for row in connection.execute(oldest.order_by(turns.c.event_at).limit(limit))]
-    erase.next_epoch(connection, owner)
+    erase.raise_epoch(connection, owner)
     erase.blank_turns(connection, owner, tuple_(turns.c.session, turns.c.seq).in_(places), now)
-    return erasures.note_deleted(connection, len(places), now)
+    return forget_records.note_deleted(connection, len(places), now)
 
 
 def retire_threads(connection: Connection, before: int, now: int, limit: int) -> int:
@@ -215,7 +215,7 @@ def retire_threads(connection: Connection, before: int, now: int, limit: int) ->
         by_owner.setdefault(owner, []).append(thread)
     for owner, chosen in by_owner.items():
         erase.erase_threads(connection, owner, and_(threads.c.thread.in_(chosen), idle), now)
-    return erasures.note_deleted(connection, sum(map(len, by_owner.values())), now)
+    return forget_records.note_deleted(connection, sum(map(len, by_owner.values())), now)
 
 
 def drop_erased_owners(connection: Connection, now: int, limit: int) -> int:
@@ -231,7 +231,7 @@ def drop_erased_owners(connection: Connection, now: int, limit: int) -> int:
     found = connection.execute(chosen).scalars().all()
     # Checked again under the lock: a writer may have used the key since the first statement began.
     dropped = connection.execute(delete(owners).where(owners.c.owner.in_(found), unused)).rowcount
-    return erasures.note_deleted(connection, dropped, now)
+    return forget_records.note_deleted(connection, dropped, now)
 
 
 def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:

@@ -48,7 +48,7 @@ def rename_user(connection: Connection, old_name: str, new_name: str, now: int) 
         raise NotFound("nothing is kept of this user")
     if any(_has_rows(connection, table, new) for table in MOVING):
         raise Conflict("the new name has a memory already; two memories are not merged")
-    erase.next_epoch(connection, old)
+    erase.raise_epoch(connection, old)
     keys = _new_keys(connection, old, new)
     counts = {table.name: _move(connection, table, old, keys) for table in MOVING}
     for table in reversed(MOVING):

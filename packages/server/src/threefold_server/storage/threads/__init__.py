@@ -1,1 +1,1 @@
-"""Rows of threads: checkpoints of graphs, their values and writes."""
+"""Rows of threads: the checkpoints of graph runs, their values and their pending writes."""

@@ -1,4 +1,4 @@
-"""Dropping checkpoints that nothing needs any more: which they are, and what goes with them."""
+"""The pruning of threads: which checkpoints nothing needs any more, and their deletion with writes and values."""
 
 from __future__ import annotations
 
@@ -13,49 +13,55 @@ from sqlalchemy import Connection, and_, delete, select, update
 from threefold_server.rules.access import Holder
 from threefold_server.storage.engine.tables import checkpoint_blobs, checkpoint_writes, checkpoints, threads
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.threads.threads import Thread, blob_key, held_by, lock, parents_of, place_key
+from threefold_server.storage.threads.threads import Thread, blob_key, lock, namespace_key, of_holder, parents_of
 
-ROOT = place_key("")
+ROOT = namespace_key("")
 DELTA = "counters_since_delta_snapshot"
-"""Metadata that marks a channel whose value is worked out from what its ancestors wrote: they are needed."""
+"""A name in the metadata of checkpoints whose values are computed from the writes of their ancestors, which are
+therefore needed."""
 AT_ONCE = 500
 _NEEDED = ("place", "ns", "checkpoint_id", "metadata", "versions", "created_at")
 
 Dropped = Mapping[UUID, set[str]]
-"""Ids of checkpoints by place."""
+"""The ids of the checkpoints to delete, by namespace key."""
 
 
 def drop_old(connection: Connection, thread: Thread, keep: int | None, before: int | None) -> int:
-    """Drop all but the `keep` newest checkpoints of each namespace, and superseded ones made before a moment."""
+    """Delete checkpoints of a thread and return their number.
+
+    Args:
+        keep: Keep this number of the newest checkpoints in each namespace; None: all.
+        before: Delete checkpoints created before this time (microseconds), except the newest of each namespace.
+    """
     rows = _read(connection, thread)
     return _drop(connection, thread, rows, surplus(rows, keep, before))
 
 
 def drop_runs(connection: Connection, holder: Holder, run_ids: Sequence[str]) -> tuple[int, int]:
-    """Drop the checkpoints of some runs; how many threads and checkpoints that were."""
+    """Delete the checkpoints of runs; return the number of affected threads and of deleted checkpoints."""
     of_runs = and_(checkpoints.c.owner == holder.owner, checkpoints.c.run_id.in_(run_ids))
     within = threads.c.thread.in_(select(checkpoints.c.thread).where(of_runs))
     dropped = [
         _drop(connection, thread, _read(connection, thread), _of_runs(connection, thread, run_ids))
-        for thread in lock(connection, and_(held_by(holder), within))
+        for thread in lock(connection, and_(of_holder(holder), within))
     ]
     return len(dropped), sum(dropped)
 
 
 def surplus(rows: Iterable[AnyRow], keep: int | None, before: int | None) -> Dropped:
-    """The checkpoints (newest first) that may go; the newest of a namespace never does by itself.
+    """Return the checkpoints that can be deleted. The arguments are those of `drop_old`; rows come newest first.
 
-    What a subgraph stored under one call goes with the checkpoint of the root that made the call.
+    Checkpoints that a subgraph stored in one call are deleted with the root checkpoint that made the call.
     """
-    by_place: dict[UUID, list[AnyRow]] = defaultdict(list)
+    by_namespace: dict[UUID, list[AnyRow]] = defaultdict(list)
     for row in rows:
-        by_place[row.place].append(row)
-    dropped = {place: _superseded(found, keep, before) for place, found in by_place.items()}
-    kept_roots = {row.checkpoint_id for row in by_place.get(ROOT, [])} - dropped.get(ROOT, set())
-    for place, found in by_place.items():
+        by_namespace[row.place].append(row)
+    dropped = {namespace: _superseded(found, keep, before) for namespace, found in by_namespace.items()}
+    kept_roots = {row.checkpoint_id for row in by_namespace.get(ROOT, [])} - dropped.get(ROOT, set())
+    for namespace, found in by_namespace.items():
         if ":" in found[0].ns:
-            dropped[place] |= {row.checkpoint_id for row in found if _is_orphan(row, kept_roots)}
-    return {place: ids for place, ids in dropped.items() if ids}
+            dropped[namespace] |= {row.checkpoint_id for row in found if _is_orphan(row, kept_roots)}
+    return {namespace: ids for namespace, ids in dropped.items() if ids}
 
 
 def _superseded(rows: Sequence[AnyRow], keep: int | None, before: int | None) -> set[str]:
@@ -67,7 +73,7 @@ def _superseded(rows: Sequence[AnyRow], keep: int | None, before: int | None) ->
 
 
 def _is_orphan(row: AnyRow, kept_roots: set[str]) -> bool:
-    """True where the root's checkpoint is gone. One newer than all that are there has yet to arrive."""
+    """Return whether the root checkpoint was deleted. A root id newer than all stored ones has not arrived yet."""
     root = parents_of(row.metadata).get("")
     return root is not None and bool(kept_roots) and root not in kept_roots and root < max(kept_roots)
 
@@ -87,34 +93,34 @@ def _of_runs(connection: Connection, thread: Thread, run_ids: Sequence[str]) -> 
 
 
 def _drop(connection: Connection, thread: Thread, rows: Sequence[AnyRow], dropped: Dropped) -> int:
-    """Delete checkpoints with their writes, and the values that no other checkpoint of their namespace has."""
-    for place, ids in dropped.items():
+    """Delete checkpoints with their writes, and the values that no other checkpoint of their namespace needs."""
+    for namespace, ids in dropped.items():
         needed = {
             blob_key(*item)
             for row in rows
-            if row.place == place and row.checkpoint_id not in ids
+            if row.place == namespace and row.checkpoint_id not in ids
             for item in json.loads(row.versions).items()
         }
-        _delete_checkpoints(connection, thread, place, sorted(ids))
-        _delete_values(connection, thread, place, needed)
+        _delete_checkpoints(connection, thread, namespace, sorted(ids))
+        _delete_values(connection, thread, namespace, needed)
     return sum(map(len, dropped.values()))
 
 
-def _delete_checkpoints(connection: Connection, thread: Thread, place: UUID, ids: Sequence[str]) -> None:
-    here = and_(thread.rows(checkpoints), checkpoints.c.place == place)
+def _delete_checkpoints(connection: Connection, thread: Thread, namespace: UUID, ids: Sequence[str]) -> None:
+    in_namespace = and_(thread.rows(checkpoints), checkpoints.c.place == namespace)
     for start in range(0, len(ids), AT_ONCE):
         batch = ids[start : start + AT_ONCE]
-        orphaned = update(checkpoints).where(here, checkpoints.c.parent_id.in_(batch)).values(parent_id=None)
-        connection.execute(orphaned)
-        connection.execute(delete(checkpoints).where(here, checkpoints.c.checkpoint_id.in_(batch)))
-        written = and_(thread.rows(checkpoint_writes), checkpoint_writes.c.place == place)
+        unlink = update(checkpoints).where(in_namespace, checkpoints.c.parent_id.in_(batch)).values(parent_id=None)
+        connection.execute(unlink)
+        connection.execute(delete(checkpoints).where(in_namespace, checkpoints.c.checkpoint_id.in_(batch)))
+        written = and_(thread.rows(checkpoint_writes), checkpoint_writes.c.place == namespace)
         connection.execute(delete(checkpoint_writes).where(written, checkpoint_writes.c.checkpoint_id.in_(batch)))
 
 
-def _delete_values(connection: Connection, thread: Thread, place: UUID, needed: set[UUID]) -> None:
-    here = and_(thread.rows(checkpoint_blobs), checkpoint_blobs.c.place == place)
-    stored = connection.execute(select(checkpoint_blobs.c.blob).where(here)).scalars()
+def _delete_values(connection: Connection, thread: Thread, namespace: UUID, needed: set[UUID]) -> None:
+    in_namespace = and_(thread.rows(checkpoint_blobs), checkpoint_blobs.c.place == namespace)
+    stored = connection.execute(select(checkpoint_blobs.c.blob).where(in_namespace)).scalars()
     unneeded = sorted(set(stored) - needed)
     for start in range(0, len(unneeded), AT_ONCE):
         batch = unneeded[start : start + AT_ONCE]
-        connection.execute(delete(checkpoint_blobs).where(here, checkpoint_blobs.c.blob.in_(batch)))
+        connection.execute(delete(checkpoint_blobs).where(in_namespace, checkpoint_blobs.c.blob.in_(batch)))
