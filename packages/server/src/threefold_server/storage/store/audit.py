@@ -1,4 +1,4 @@
-"""Entries of the audit, written in the transaction of the act itself. What they say of people are pseudonyms."""
+"""Entries of the audit, written in the transaction of the audited action. People appear as pseudonyms only."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ UpgradeAction = Literal["rekey"]
 Action = OwnAction | AdminAction | KeyAction | UpgradeAction
 
 STORE = SHARED_POOL
-"""The owner of entries about the store itself; no owner key is ever zero."""
+"""The owner of entries about the store itself. No key of an owner is zero."""
 
 
 @dataclass(frozen=True)
 class Actor:
-    """Who acts: the caller's owner key and the key of its agent, of which an entry holds pseudonyms."""
+    """The caller of an action: the keys of its owner and agent. An entry stores their pseudonyms."""
 
     owner: UUID | None = None
     agent: UUID | None = None
@@ -39,11 +39,11 @@ NOBODY = Actor()
 """A caller whose identity was not accepted."""
 
 OPERATOR = Actor(admin=True)
-"""Whoever works on the store itself, by the command line."""
+"""A person who works on the store with the command line."""
 
 
 def actor_of(principal: Principal) -> Actor:
-    """The verified caller of a request."""
+    """Return the verified caller of a request."""
     return Actor(principal.owner, derive_key("agent", principal.agent.encode()), principal.admin)
 
 
@@ -58,7 +58,7 @@ def note(
     counts: Mapping[str, int] | None = None,
     outcome: str = "done",
 ) -> None:
-    """Add an entry; a worker chains it later, so that acts do not wait for each other."""
+    """Add an entry. A worker adds it to the chain later, so that audited actions do not wait for each other."""
     pseudonym = pseudonyms(connection)
     connection.execute(
         insert(audit).values(

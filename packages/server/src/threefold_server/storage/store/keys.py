@@ -1,4 +1,4 @@
-"""API keys: only a hash of the secret is stored. The table holds no memory and is read before any scope exists."""
+"""Rows of API keys, with a hash of the secret only. The table has no memory and is read before a scope is known."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ AgentGrant = Literal["name", "prefix"]
 
 @dataclass(frozen=True)
 class Key:
-    """What a key grants. Times are microseconds since 1970."""
+    """An API key and what it grants. Times are microseconds since 1970."""
 
     key_id: str
     label: str
@@ -59,9 +59,10 @@ def create(connection: Connection, key: Key) -> str:
 
 
 def rotate(connection: Connection, key_id: str, now: int, grace_until: int) -> str | None:
-    """Give a live key another secret, and return its token; the one it had counts until a moment. None: no such key.
+    """Give a valid key a new secret and return the new token; return None if there is no such key.
 
-    A key has two secrets at most, so that while the one before still counts, only a rotation without grace is possible.
+    The old token works until `grace_until`. A key has two secrets at most: while an old one works, only a rotation
+    without grace is possible.
     """
     row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id).with_for_update()).one_or_none()
     if row is None or not _to_key(row).alive(now):
@@ -80,21 +81,21 @@ def rotate(connection: Connection, key_id: str, now: int, grace_until: int) -> s
 
 
 def note_uses(connection: Connection, uses: Mapping[str, int]) -> None:
-    """Write down when keys were last used; other processes may know of later uses."""
+    """Store when keys were last used, except where another process has stored a later use."""
     latest = func.coalesce(api_keys.c.last_used_at, 0) < bindparam("at")
     statement = update(api_keys).where(api_keys.c.key_id == bindparam("key"), latest)
-    # In one order for all processes, so that no two wait for each other.
+    # One order for all processes prevents deadlocks.
     rows = [{"key": key_id, "at": uses[key_id]} for key_id in sorted(uses)]
     connection.execute(statement.values(last_used_at=bindparam("at")), rows)
 
 
 def new_key_id() -> str:
-    """A short public name for a key."""
+    """Return a new random id for a key."""
     return secrets.token_hex(6)
 
 
 def verify(connection: Connection, token: str, now: int) -> Key | None:
-    """The live key that a token proves, or None."""
+    """Return the valid key of a token, or None."""
     prefix, _, rest = token.partition("_")
     key_id, _, secret = rest.partition("_")
     if prefix != "tf" or not secret:
@@ -105,18 +106,18 @@ def verify(connection: Connection, token: str, now: int) -> Key | None:
 
 
 def get(connection: Connection, key_id: str) -> Key | None:
-    """A key by its id."""
+    """Return the key with this id, or None."""
     row = connection.execute(select(api_keys).where(api_keys.c.key_id == key_id)).one_or_none()
     return None if row is None else _to_key(row)
 
 
 def list_keys(connection: Connection) -> list[Key]:
-    """All keys, oldest first."""
+    """Return all keys, oldest first."""
     return [_to_key(row) for row in connection.execute(select(api_keys).order_by(api_keys.c.created_at))]
 
 
 def revoke(connection: Connection, key_id: str, now: int, actor: audit.Actor = audit.OPERATOR) -> bool:
-    """Refuse a key from now on; False if there is no such live key."""
+    """Revoke a key; return False if there is no such key or it is revoked already."""
     statement = update(api_keys).where(api_keys.c.key_id == key_id, api_keys.c.revoked_at.is_(None))
     revoked = connection.execute(statement.values(revoked_at=now)).rowcount == 1
     if revoked:
@@ -129,7 +130,7 @@ def _note(connection: Connection, action: audit.Action, key_id: str, now: int) -
 
 
 def _proven(row: AnyRow, secret_hash: bytes) -> Key | None:
-    """The key that a secret proves. By the one before the last rotation it lives until the grace is over."""
+    """Return the key if the secret is right. With the secret before the last rotation it expires after the grace."""
     key = _to_key(row)
     if hmac.compare_digest(row.secret_hash, secret_hash):
         return key

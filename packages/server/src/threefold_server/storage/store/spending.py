@@ -1,4 +1,4 @@
-"""Tokens of background model use per owner and day. A store's budget crosses owners: under the scope "system"."""
+"""Tokens that background work spends on models, by owner and day. The functions run in the scope "system"."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEPT_DAYS = 31
 
 
 class Limits(NamedTuple):
-    """Tokens per day; None: no limit."""
+    """The most tokens per day for the store and for one user; None: no limit."""
 
     store: int | None
     user: int | None
@@ -23,7 +23,7 @@ class Limits(NamedTuple):
 def charge(
     connection: Connection, owner: UUID, day: int, tokens: int, limits: Limits
 ) -> Literal["store", "user"] | None:
-    """Add a call to an owner's day, or tell whose budget is spent. The last call within one may go beyond it."""
+    """Charge a call to an owner's day, or return whose budget is spent. The last call within a budget may exceed it."""
     own = func.sum(case((model_use.c.owner == owner, model_use.c.tokens), else_=0))
     used = select(func.coalesce(func.sum(model_use.c.tokens), 0), func.coalesce(own, 0)).where(model_use.c.day == day)
     of_store, of_user = connection.execute(used).one()
@@ -38,7 +38,11 @@ def charge(
 
 
 def settle(connection: Connection, owner: UUID, day: int, tokens: int, outcome: str) -> None:
-    """Correct a charge by the tokens that it was wrong by, and count a failure."""
+    """Correct a charge after the call, and count the call if it failed.
+
+    Args:
+        tokens: The difference between the tokens that were used and those that were charged.
+    """
     failed = int(outcome != "answered")
     connection.execute(
         update(model_use)
@@ -48,5 +52,5 @@ def settle(connection: Connection, owner: UUID, day: int, tokens: int, outcome: 
 
 
 def sweep(connection: Connection, day: int) -> None:
-    """Drop the numbers of days long past."""
+    """Delete the rows of days older than `KEPT_DAYS`."""
     connection.execute(delete(model_use).where(model_use.c.day < day - KEPT_DAYS))

@@ -1,6 +1,6 @@
-"""All work that crosses owners, in one place: claims, sweeps, counts, rebuilding.
+"""All work across owners: claims of tasks, sweeps, counts and rebuilds.
 
-These functions run under the scope "system", to which row-level security shows everybody's rows.
+These functions run in the scope "system", in which row-level security shows the rows of all owners.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from threefold_server.text.item_fields import stored_passages
 from threefold_server.text.redaction import Redact
 
 READS_THAT_EXTEND = 10
-"""A fact read this often proved useful: it gets its lifetime once more."""
+"""A fact that was read this often is useful: its lifetime is extended once."""
 
 _EMBEDDER = "embedder"
 
@@ -74,7 +74,12 @@ _REBUILT: tuple[TaskKind, ...] = ("index", "embed", "fold")
 
 
 def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, until: int) -> list[Claim]:
-    """Take the lease of up to so many due tasks of each kind, the longest due first. No two workers get the same."""
+    """Claim due tasks, the longest due first. No two workers get the same task.
+
+    Args:
+        wanted: The most tasks to claim of each kind.
+        until: The end of the leases (microseconds).
+    """
     free = _free(now, until)
     claims = [claim for kind, limit in wanted.items() for claim in _claim(connection, kind, limit, now, free)]
     if claims:
@@ -92,13 +97,13 @@ def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, 
 
 
 def due_tasks(connection: Connection, kinds: Sequence[TaskKind], now: int) -> int:
-    """How many tasks could be worked on or are being worked on."""
+    """Return the number of tasks that are due or running."""
     statement = select(func.count()).where(tasks.c.kind.in_(kinds), tasks.c.due_at <= now)
     return int(connection.execute(statement).scalar_one())
 
 
 def task_counts(connection: Connection, now: int) -> Counter[tuple[str, str]]:
-    """Open tasks by kind and state."""
+    """Return the number of open tasks by kind and state."""
     state = case(
         (tasks.c.parked.is_not(None), "parked"),
         (tasks.c.lease_until > now, "running"),
@@ -114,31 +119,31 @@ def task_counts(connection: Connection, now: int) -> Counter[tuple[str, str]]:
 
 
 def parked_tasks(connection: Connection) -> Sequence[AnyRow]:
-    """How many tasks of each kind were given up, by reason."""
+    """Return the number of parked tasks by kind and reason."""
     statement = select(tasks.c.kind, tasks.c.parked, func.count().label("count")).where(tasks.c.parked.is_not(None))
     return connection.execute(statement.group_by(tasks.c.kind, tasks.c.parked).order_by(tasks.c.kind)).all()
 
 
 def stale_leases(connection: Connection, before: int) -> int:
-    """How many leases ran out before a moment and were taken over by nobody."""
+    """Return the number of leases that ended before a time and were not claimed again."""
     statement = select(func.count()).select_from(tasks).where(tasks.c.lease_until < before)
     return int(connection.execute(statement).scalar_one())
 
 
 def oldest_due(connection: Connection, now: int) -> int | None:
-    """Since when the oldest task that nobody works on has been due; None where there is none."""
+    """Return the due time of the task that has been due longest without a worker, or None."""
     free = or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now)
     statement = select(func.min(tasks.c.due_at)).where(tasks.c.due_at <= now, tasks.c.parked.is_(None), free)
     return connection.execute(statement).scalar_one()
 
 
 def newest_write(connection: Connection) -> int | None:
-    """When something was written last, by the clock of the server that wrote it."""
+    """Return the time of the last write, by the clock of the server that wrote it."""
     return connection.execute(select(func.max(sessions.c.updated_at))).scalar_one()
 
 
 def database_clock(connection: Connection) -> int | None:
-    """The database's own clock; SQLite has none but this process's."""
+    """Return the time of the database server; None on SQLite, which uses the clock of this process."""
     if connection.dialect.name == "sqlite":
         return None
     seconds = connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
@@ -146,7 +151,7 @@ def database_clock(connection: Connection) -> int | None:
 
 
 def requeue_parked(connection: Connection, now: int) -> int:
-    """Make every parked task due again; returns how many there were."""
+    """Make all parked tasks due again; return their number."""
     statement = (
         update(tasks).where(tasks.c.parked.is_not(None)).values(parked=None, due_at=now, attempts=0, failure=None)
     )
@@ -154,13 +159,13 @@ def requeue_parked(connection: Connection, now: int) -> int:
 
 
 def fold_idle(connection: Connection, since: int, until: int, target: int, now: int) -> None:
-    """Queue a fold for sessions last written between two moments that hold more undigested tokens than the target."""
+    """Queue a fold for sessions last written between two times that have more undigested tokens than the target."""
     idle = sessions.c.updated_at.between(since, until)
     _queue_sessions(connection, "fold", and_(idle, sessions.c.tokens - sessions.c.digested_tokens > target), now)
 
 
 def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
-    """Delete up to `limit` expired facts with their passages; pinned ones stay. Returns how many."""
+    """Delete up to `limit` expired facts with their passages, except pinned ones; return their number."""
     statement = (
         select(facts.c.owner, facts.c.fact)
         .where(facts.c.expires_at <= now, facts.c.pinned.is_(False))
@@ -178,7 +183,7 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
 
 
 def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
-    """Delete up to `limit` items whose time is over; returns how many."""
+    """Delete up to `limit` expired items; return their number."""
     expired = select(items.c.owner, items.c.item).where(items.c.expires_at <= now)
     found = connection.execute(expired.order_by(items.c.expires_at).limit(limit)).all()
     for owner in {row.owner for row in found}:
@@ -188,12 +193,12 @@ def sweep_expired_items(connection: Connection, now: int, limit: int) -> int:
 
 
 def sweep_erased_turns(connection: Connection, now: int) -> int:
-    """Drop the marks of erased turns whose time is over: no writer is that late."""
+    """Delete the expired marks of erased turns; return their number."""
     return connection.execute(delete(erased_turns).where(erased_turns.c.until <= now)).rowcount
 
 
 def retire_turns(connection: Connection, before: int, now: int, limit: int) -> int:
-    """Erase up to `limit` turns of one owner that are older than a moment, as a forget would; returns how many."""
+    """Erase up to `limit` turns of one owner that are older than a time, as a forget does; return their number."""
     old = and_(turns.c.event_at < before, turns.c.erased.is_(False))
     chosen = select(owners.c.owner).where(exists().where(turns.c.owner == owners.c.owner, old)).limit(1)
     owner = connection.execute(chosen).scalar_one_or_none()
@@ -207,7 +212,7 @@ def retire_turns(connection: Connection, before: int, now: int, limit: int) -> i
 
 
 def retire_threads(connection: Connection, before: int, now: int, limit: int) -> int:
-    """Erase up to `limit` threads in which nothing was stored since a moment; returns how many were chosen."""
+    """Erase up to `limit` threads without a write since a time; return the number of selected threads."""
     idle = threads.c.updated_at < before
     oldest = select(threads.c.owner, threads.c.thread).where(idle).order_by(threads.c.updated_at).limit(limit)
     by_owner: dict[UUID, list[UUID]] = {}
@@ -235,8 +240,8 @@ def drop_erased_owners(connection: Connection, now: int, limit: int) -> int:
 
 
 def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:
-    """Add buffered read counts of (owner, fact), and extend once those that were read often enough."""
-    keys = sorted(counts)  # one order for all processes, so that no two wait for each other
+    """Add buffered read counts by (owner, fact), and extend the lifetime of facts that were read often enough."""
+    keys = sorted(counts)  # one order for all processes prevents deadlocks
     statement = update(facts).where(facts.c.owner == bindparam("key_owner"), facts.c.fact == bindparam("key_fact"))
     connection.execute(
         statement.values(access_count=facts.c.access_count + bindparam("reads")),
@@ -261,7 +266,7 @@ def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], n
 
 
 def held_for_all(connection: Connection, agent: str | None) -> list[str]:
-    """What an agent, or any, holds for all of its users: what a user put there no forget of theirs reaches."""
+    """Return the tables with rows that an agent (None: any) keeps for all users. No forget of a user reaches them."""
 
     def holds(table: Table) -> bool:
         theirs = true() if agent is None else table.c.agent == agent
@@ -271,7 +276,7 @@ def held_for_all(connection: Connection, agent: str | None) -> list[str]:
 
 
 def claim_embedder(connection: Connection, name: str) -> None:
-    """Note whose vectors this store holds, the first time; refuse another embedder's, which nothing compares with."""
+    """Record the embedder of this store at the first use; raise EmbedderMismatch if it has vectors of another one."""
     connection.execute(insert_into(connection, store).values(name=_EMBEDDER, value=name).on_conflict_do_nothing())
     if (stamp := embedder_stamp(connection)) != name:
         raise EmbedderMismatch(
@@ -281,28 +286,29 @@ def claim_embedder(connection: Connection, name: str) -> None:
 
 
 def embedder_stamp(connection: Connection) -> str | None:
-    """Whose vectors this store holds; None before its first start."""
+    """Return the name of the store's embedder; None before the first start."""
     return connection.execute(select(store.c.value).where(store.c.name == _EMBEDDER)).scalar_one_or_none()
 
 
 def vectors_of_others(connection: Connection, embedder: str) -> int:
-    """How many vectors another embedder made."""
+    """Return the number of vectors of other embedders."""
     statement = select(func.count()).select_from(passages).where(passages.c.embedder != embedder)
     return int(connection.execute(statement).scalar_one())
 
 
 def all_owners(connection: Connection) -> list[UUID]:
-    """Everybody who has or had a memory here."""
+    """Return all owners, also those whose memory was erased."""
     return list(connection.execute(select(owners.c.owner).order_by(owners.c.created_at)).scalars())
 
 
 def rebuild_owner(
     connection: Connection, owner: UUID, now: int, trigger: int | None, redact: Redact, *, extract: bool
 ) -> None:
-    """Drop all that is derived from an owner's turns and facts, and queue its making.
+    """Delete everything that is derived from an owner's turns and facts, and queue the work that makes it again.
 
-    Sessions of more than `trigger` tokens get a digest again; None: none does. Facts keep their words; with `extract`
-    those that a model drew, and nobody has touched since, are drawn anew.
+    Args:
+        trigger: Sessions of more tokens get a digest again; None: no session.
+        extract: Whether to also extract facts again, except those that were changed since their extraction.
     """
     fact_store.touch_owner(connection, owner)
     if extract:
@@ -310,7 +316,7 @@ def rebuild_owner(
     index.remove(connection, owner, select(passages.c.source).where(passages.c.owner == owner))
     connection.execute(delete(digests).where(digests.c.owner == owner))
     connection.execute(update(sessions).where(sessions.c.owner == owner).values(digested_tokens=0, digest_version=0))
-    # With their rows go the leases: what is being worked out from the old state is not stored any more.
+    # This deletes the leases as well, so that running workers do not store results from the old state.
     connection.execute(delete(tasks).where(tasks.c.owner == owner, tasks.c.kind.in_(_REBUILT)))
     _queue_sessions(connection, "index", sessions.c.owner == owner, now)
     if trigger is not None:
@@ -325,8 +331,10 @@ def rebuild_owner(
 
 
 def queue_extraction(connection: Connection, now: int) -> None:
-    """Make the extraction of every session due that has turns beyond it; what waits for a session to be idle is, too.
-    What waits for its next attempt goes on waiting."""
+    """Make the extraction of all sessions with unextracted turns due, also before they are idle.
+
+    Extractions that wait for their next attempt keep waiting.
+    """
     done = select(tasks.c.upto).where(
         tasks.c.owner == sessions.c.owner, tasks.c.subject == sessions.c.session, tasks.c.kind == "extract"
     )
@@ -336,13 +344,13 @@ def queue_extraction(connection: Connection, now: int) -> None:
 
 
 def drop_vectors(connection: Connection, owner: UUID | None, embedder: str) -> None:
-    """Drop the vectors of any other embedder, of one owner or of all."""
+    """Delete the vectors of other embedders, of one owner or (None) of all."""
     statement = update(passages).where(passages.c.embedder != embedder).values(embedder=None, vector=None)
     connection.execute(statement if owner is None else statement.where(passages.c.owner == owner))
 
 
 def replace_embedder(connection: Connection, name: str, now: int) -> None:
-    """Give the store to another embedder, whose vectors are due from now on; what the old one is making is void."""
+    """Change the store's embedder and queue all vectors. Running tasks of the old embedder lose their leases."""
     drop_vectors(connection, None, name)
     statement = insert_into(connection, store).values(name=_EMBEDDER, value=name)
     connection.execute(statement.on_conflict_do_update(index_elements=["name"], set_={"value": name}))
@@ -351,8 +359,11 @@ def replace_embedder(connection: Connection, name: str, now: int) -> None:
 
 
 def _redraw_facts(connection: Connection, owner: UUID, now: int) -> None:
-    """Drop the facts that can be drawn anew, and queue that. Not what somebody pinned, described or edited, or what
-    has superseded another; nor what shares turns with a fact that was deleted, since these give none again."""
+    """Delete the facts that can be extracted again, and queue their extraction.
+
+    Facts that were pinned, edited or given metadata stay, and so do facts with several versions. Facts that share
+    turns with a deleted fact stay as well, because nothing is extracted from these turns again.
+    """
     other = facts.alias()
     revised = exists().where(other.c.owner == owner, other.c.root == facts.c.root, other.c.fact != facts.c.fact)
     barred = exists().where(
@@ -370,8 +381,11 @@ def _redraw_facts(connection: Connection, owner: UUID, now: int) -> None:
 
 
 def _free(now: int, until: int) -> ColumnElement[bool]:
-    """Tasks that nobody holds. A lease that ends a whole lease later than one given now is from before the clock was
-    set back: without this, the work of a worker that died would wait until the clock is there again."""
+    """Return the condition for tasks without a valid lease.
+
+    A lease that ends a whole lease time after one given now is older than a change that set the clock back. Without
+    this condition, the task of a worker that died would wait until the clock reaches that time again.
+    """
     before_the_step = tasks.c.lease_until > until + (until - now)
     return or_(tasks.c.lease.is_(None), tasks.c.lease_until <= now, before_the_step)
 

@@ -1,4 +1,4 @@
-"""The audit as a whole: entries put into one chain of hashes, verified, listed, and dropped when their time is over."""
+"""The chain of hashes over all audit entries: append, verify, list, and delete old entries."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _HEAD, _START = "audit_head", "audit_start"
 
 
 class Link(NamedTuple):
-    """A place in the chain and the hash that it has."""
+    """The number of an entry in the chain, and its hash."""
 
     seq: int
     hash: bytes
 
     @classmethod
     def parse(cls, text: str) -> Link:
-        """The link again; `ValueError` where the text is none."""
+        """Return the link of a text; raise ValueError if the text has another form."""
         seq, _, digest = text.partition(":")
         link = cls(int(seq), bytes.fromhex(digest))
         if len(link.hash) != len(ORIGIN.hash):
@@ -47,8 +47,10 @@ ORIGIN = Link(0, bytes(32))
 
 
 def chain(connection: Connection, limit: int) -> int:
-    """Give up to `limit` new entries their place, in the order of their times; returns how many. The head is locked:
-    two workers chain one after another."""
+    """Append up to `limit` new entries to the chain, in the order of their times; return their number.
+
+    The head is locked, so that two workers append one after another.
+    """
     head = _locked_head(connection)
     fresh = select(audit).where(audit.c.seq.is_(None)).order_by(audit.c.at, audit.c.entry).limit(limit)
     rows = connection.execute(fresh).all()
@@ -61,7 +63,7 @@ def chain(connection: Connection, limit: int) -> int:
 
 
 def verify(connection: Connection, known: Link | None) -> AuditCheck:
-    """Compute the chain anew, from its start to its head; `known` is a head of earlier days that must be part of it."""
+    """Compute the chain again from start to head, and compare. `known` is an earlier head that must be part of it."""
     rekeyed = connection.execute(select(func.max(audit.c.counts)).where(audit.c.action == "rekey")).scalar_one()
     walk = _Walk(_link(connection, _START), known, 0 if rekeyed is None else json.loads(rekeyed)["head"])
     walk.compare()  # what was noted may be where the chain starts now
@@ -77,7 +79,7 @@ def verify(connection: Connection, known: Link | None) -> AuditCheck:
 def page(
     connection: Connection, after: tuple[int, UUID] | None, limit: int
 ) -> list[tuple[tuple[int, str], AuditEntry]]:
-    """Entries, the newest first, each with its position; with a name where the store still knows one."""
+    """Return entries, newest first, each with its position, and with names that the store still has."""
     statement = select(audit).order_by(audit.c.at.desc(), audit.c.entry.desc()).limit(limit)
     if after is not None:
         statement = statement.where(tuple_(audit.c.at, audit.c.entry) < row_value(*after))
@@ -88,7 +90,7 @@ def page(
 
 
 def drop_old(connection: Connection, before: int) -> int:
-    """Drop the chained entries from before a moment; the chain then starts after them. Returns how many."""
+    """Delete the chained entries from before a time, and start the chain after them; return their number."""
     _locked_head(connection)
     kept = connection.execute(select(func.min(audit.c.seq)).where(audit.c.at >= before)).scalar_one()
     chained = audit.c.seq.is_not(None) if kept is None else audit.c.seq < kept
@@ -102,18 +104,18 @@ def drop_old(connection: Connection, before: int) -> int:
 
 @dataclass
 class _Walk:
-    """A look along the chain."""
+    """The state of one verification of the chain."""
 
     last: Link
     known: Link | None
     rekeyed: int = 0
-    """Heads up to this place were noted before an upgrade computed the chain anew."""
+    """Heads up to this entry may have been noted before an upgrade computed the chain again."""
 
     entries: int = 0
     problem: str | None = None
 
     def step(self, row: AnyRow) -> None:
-        """Compare the next entry with what it must be."""
+        """Compare the next entry with its expected number and hash."""
         expected = _follow(self.last, row)
         self.entries += 1
         if self.problem is None and (row.seq, bytes(row.hash)) != expected:
@@ -122,7 +124,7 @@ class _Walk:
         self.compare()
 
     def compare(self) -> None:
-        """Look whether this is the place that was noted."""
+        """Compare the current link with the known head if it has the same number."""
         if self.known is None or self.known.seq != self.last.seq:
             return
         known, self.known = self.known, None
@@ -135,7 +137,7 @@ class _Walk:
                 )
 
     def unmet(self, head: Link) -> str | None:
-        """What the end of the walk shows."""
+        """Return the problem that shows at the end of the chain, or None."""
         if self.last != head:
             return f"the chain ends at entry {self.last.seq}, not at its head {head.seq}: entries are missing"
         if self.known is not None:
@@ -144,7 +146,7 @@ class _Walk:
 
 
 def _follow(previous: Link, row: AnyRow) -> Link:
-    """The link of an entry after another: a hash over all that it says, its place, and the hash before it."""
+    """Return the link of an entry: its hash covers its columns, its number, and the hash before it."""
     said = [getattr(row, name) for name in ("at", "admin", "action", "target", "counts", "outcome")]
     who = [None if key is None else key.hex for key in (row.owner, row.entry, row.actor, row.agent)]
     text = json.dumps([previous.seq + 1, *who, *said])

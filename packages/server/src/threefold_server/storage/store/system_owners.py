@@ -1,4 +1,4 @@
-"""What an administrator sees across owners: who has a memory here, how much, and what is in it."""
+"""Reads across owners for administrators: who has stored memory, how much, and its content."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _HAS_MEMORY = or_(*(exists().where(table.c.owner == owners.c.owner) for table in
 
 
 def with_memory(connection: Connection) -> list[UUID]:
-    """Everybody of whom something is kept."""
+    """Return all owners with stored memory."""
     return list(connection.execute(select(owners.c.owner).where(_HAS_MEMORY).order_by(owners.c.owner)).scalars())
 
 
 def owner_page(
     connection: Connection, after: tuple[int, UUID] | None, limit: int
 ) -> list[tuple[tuple[int, str], Owner]]:
-    """Those of whom something is kept, the oldest first, each with its position."""
+    """Return owners with stored memory, oldest first, each with its position for paging."""
     statement = select(owners, *_sums(lambda table: table.c.owner == owners.c.owner))
     if after is not None:
         statement = statement.where(tuple_(owners.c.created_at, owners.c.owner) > row_value(*after))
@@ -44,7 +44,7 @@ def owner_page(
 
 
 def usage(connection: Connection, now: int) -> StoreUsage:
-    """What the whole store holds."""
+    """Return the counts of the whole store."""
     held = select(func.count()).select_from(owners).where(_HAS_MEMORY).scalar_subquery()
     indexed = select(func.count()).select_from(passages).scalar_subquery()
     held_here = select(held.label("owners"), indexed.label("passages"), *_sums(lambda _: true()))
@@ -63,7 +63,7 @@ def memories(
     now: int,
     redact: Redact,
 ) -> list[tuple[Position, Memory]]:
-    """Up to `limit + 1` memories of one owner or of all, the newest first, whatever their visibility."""
+    """Return up to `limit + 1` memories of one owner or (None) of all, newest first, with any visibility."""
     limit = request.limit + 1
     rows: list[list[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
@@ -121,7 +121,7 @@ def _turns(
 
 
 def _named(connection: Connection, rows: Sequence[AnyRow], found: Iterable[Memory]) -> list[Memory]:
-    """The memories with the names of their users; those of an agent on its own have none."""
+    """Return the memories with the names of their users. Memories of an agent for itself have no user."""
     whose = select(owners.c.owner, owners.c.name).where(
         owners.c.kind == "user", owners.c.owner.in_({row.owner for row in rows})
     )

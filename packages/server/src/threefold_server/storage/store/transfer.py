@@ -1,4 +1,4 @@
-"""A whole store copied into an empty one, row by row, and compared: whichever databases the two are on."""
+"""The copy of a whole store into an empty one, between any two databases, and the comparison of both."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from threefold_server.storage.engine.tables import metadata, store
 ROWS_AT_ONCE = 500
 
 Progress = Callable[[int, int], None]
-"""Called with how many more rows were copied, and of how many in all."""
+"""A function that is called with the number of rows just copied and the number of all rows."""
 
 
 class TransferError(RuntimeError):
-    """The target cannot take a store, or does not hold what was copied; it is as it was before."""
+    """The target is not empty, or differs from the source after the copy. The target is unchanged."""
 
 
 class Content(NamedTuple):
-    """What one table holds: its rows, and a hash of them that does not depend on their order."""
+    """The number of rows of a table, and a hash of them that does not depend on their order."""
 
     table: str
     rows: int
@@ -33,7 +33,7 @@ class Content(NamedTuple):
 
 
 def copy_store(source: Database, target: Database, progress: Progress) -> list[Content]:
-    """Copy every row of one moment of the source in one transaction of the target, and compare the two."""
+    """Copy a snapshot of the source in one transaction of the target, compare the two, and return the contents."""
 
     def into(there: Connection) -> list[Content]:
         _check_empty(there)
@@ -44,7 +44,7 @@ def copy_store(source: Database, target: Database, progress: Progress) -> list[C
 
 
 def contents(connection: Connection) -> list[Content]:
-    """What a store holds, table by table."""
+    """Return the contents of a store, table by table."""
     return [_content(table, _batches(connection, table)) for table in metadata.sorted_tables]
 
 
@@ -55,7 +55,7 @@ def _check_empty(connection: Connection) -> None:
 
 
 def _copy_all(here: Connection, there: Connection, progress: Progress) -> list[Content]:
-    tables = metadata.sorted_tables  # those that others refer to come first
+    tables = metadata.sorted_tables  # referenced tables come first
     total = sum(here.execute(select(func.count()).select_from(table)).scalar_one() for table in tables)
 
     def moved(table: Table) -> Iterator[Sequence[RowMapping]]:
@@ -76,7 +76,7 @@ def _batches(connection: Connection, table: Table) -> Iterator[Sequence[RowMappi
 
 
 def _content(table: Table, batches: Iterable[Sequence[RowMapping]]) -> Content:
-    """Hashes are added, so that two databases need not agree on an order of texts."""
+    """Return the content of a table. Hashes are added, because databases may sort texts differently."""
     rows = total = 0
     for batch in batches:
         rows += len(batch)
@@ -89,7 +89,7 @@ def _row(row: RowMapping) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """A value in the form that it has on either database."""
+    """Return a value in a form that is the same for both databases."""
     if isinstance(value, UUID):
         return value.bytes
     if isinstance(value, np.ndarray):
