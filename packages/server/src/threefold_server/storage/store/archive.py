@@ -1,4 +1,4 @@
-"""All that is kept of one owner, as rows of plain JSON, and such rows back into a store."""
+"""Export of all rows of one owner as plain JSON, and import of such rows into a store."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ ARCHIVED = (
     *(session_rows, turns, digests, facts, fact_sources, barred_sources),
     *(items, threads, checkpoints, checkpoint_blobs, checkpoint_writes),
 )
-"""What an archive holds, so ordered that no row rests on a later one. The rest is derived, or tells what is gone."""
+"""The tables of an archive, in order: rows refer to earlier tables only. Others are derived or record erasures."""
 
 AT_ONCE = 500
 _COUNTED = ("last_seq", "turns", "tokens", "digested_tokens")
-"""Columns of a session that grow with its turns and digests, in an import too."""
+"""Columns of a session that an import computes from its turns and digests."""
 
 Prepared = Mapping[Table, list[Values]]
 Added = Mapping[Table, Sequence[Values]]
 
 
 def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
-    """Every row of an owner, table by table."""
+    """Yield all rows of an owner, table by table."""
     for table in ARCHIVED:
         columns = [column for column in table.columns if column.name != "owner"]
         rows = select(*columns).where(table.c.owner == owner).order_by(*table.primary_key.columns)
@@ -66,7 +66,7 @@ def dump(connection: Connection, owner: UUID) -> Iterator[ArchiveRow]:
 
 
 def prepare(rows: Sequence[ArchiveRow], rules: Rules) -> Prepared:
-    """The rows by table, each checked by the rules of a save."""
+    """Return the rows by table, each checked by the rules of a write."""
     prepared: dict[Table, list[Values]] = {table: [] for table in ARCHIVED}
     for number, row in enumerate(rows):
         table = next((table for table in ARCHIVED if table.name == row.table), None)
@@ -77,7 +77,7 @@ def prepare(rows: Sequence[ArchiveRow], rules: Rules) -> Prepared:
 
 
 def load(connection: Connection, principal: Principal, prepared: Prepared, now: int, redact: Redact) -> Added:
-    """Add the rows that are not there yet; one that contradicts what is there refuses them all. Returns those added."""
+    """Insert the rows that do not exist yet and return them. Raise Conflict if one contradicts an existing row."""
     sessions.ensure_owner(connection, principal, now)
     try:
         added = {table: _insert(connection, table, values) for table, values in prepared.items()}
@@ -92,10 +92,10 @@ def load(connection: Connection, principal: Principal, prepared: Prepared, now: 
 
 
 def _insert(connection: Connection, table: Table, rows: Sequence[Values]) -> list[Values]:
-    """Insert the rows whose keys are not there yet; returns them."""
+    """Insert the rows whose keys do not exist yet, and return them."""
     if not rows:
         return []
-    if table is turns:  # their sessions first, as every writer does
+    if table is turns:  # lock their sessions first, as every writer does
         which = session_rows.c.session.in_({row["session"] for row in rows})
         locked = select(session_rows.c.session).where(session_rows.c.owner == rows[0]["owner"], which)
         connection.execute(locked.order_by(session_rows.c.session).with_for_update()).all()
@@ -112,7 +112,7 @@ def _insert(connection: Connection, table: Table, rows: Sequence[Values]) -> lis
 
 
 def _check_same(connection: Connection, rows: Mapping[tuple[Any, ...], Values]) -> None:
-    """Refuse turns that are there with another content: the session went another way here."""
+    """Raise Conflict if a stored turn has another content than the archived one."""
     said = [turns.c[name] for name in ("turn_id", "role", "content", "payload")]
     place = (turns.c.owner, turns.c.session, turns.c.seq)
     for row in connection.execute(select(*place, *said).where(tuple_(*place).in_(list(rows)))).mappings():
@@ -122,7 +122,7 @@ def _check_same(connection: Connection, rows: Mapping[tuple[Any, ...], Values]) 
 
 
 def _count_turns(connection: Connection, said: Sequence[Values], now: int) -> None:
-    """Count the turns of each session, and have them indexed. Their numbers must leave no gap."""
+    """Update the counters of each session and queue its index. Raise InvalidRequest if numbers of turns are missing."""
     for session, rows in _by_session(said):
         owner, last = rows[0]["owner"], max(row["seq"] for row in rows)
         counted = {
@@ -141,7 +141,7 @@ def _count_turns(connection: Connection, said: Sequence[Values], now: int) -> No
 
 
 def _check_ranges(connection: Connection, ranges: Sequence[Values]) -> None:
-    """Refuse what claims to rest on turns that are not there: a reader would look for each of them."""
+    """Raise InvalidRequest if a row refers to turns that do not exist: a reader would search for each of them."""
     for session, rows in _by_session(ranges):
         where = sessions.own_session(rows[0]["owner"], session)
         last = connection.execute(select(session_rows.c.last_seq).where(where)).scalar_one()
@@ -150,7 +150,7 @@ def _check_ranges(connection: Connection, ranges: Sequence[Values]) -> None:
 
 
 def _check_versions(connection: Connection, rows: Sequence[Values]) -> None:
-    """Refuse versions of one fact that not all of its readers may see: a history shows every version."""
+    """Raise InvalidRequest if versions of one fact have different readers: a history shows all versions."""
     if not rows:
         return
     roots = and_(facts.c.owner == rows[0]["owner"], facts.c.root.in_({row["root"] for row in rows}))
@@ -164,7 +164,7 @@ def _check_versions(connection: Connection, rows: Sequence[Values]) -> None:
 
 
 def _count_digests(connection: Connection, rows: Sequence[Values]) -> None:
-    """Work out what the digests of a session cover, and how far it is digested."""
+    """Compute how many tokens the digests of a session cover, and update the session."""
     for session, added in _by_session(rows):
         here = and_(turns.c.owner == added[0]["owner"], turns.c.session == session)
         for row in added:
@@ -182,7 +182,7 @@ def _count_digests(connection: Connection, rows: Sequence[Values]) -> None:
 
 
 def _follow_up(connection: Connection, added: Added, now: int, redact: Redact) -> None:
-    """Have everything found again."""
+    """Add the rows to the search index, and set the watermarks of extraction."""
     for row in (*added[fact_sources], *added[barred_sources]):
         _count_as_read(connection, row)
     for row in _current(connection, added[facts], now):
@@ -195,7 +195,7 @@ def _follow_up(connection: Connection, added: Added, now: int, redact: Redact) -
 
 
 def _count_as_read(connection: Connection, source: Values) -> None:
-    """No facts are drawn again from turns up to one that gave some: they would bring back what was corrected since."""
+    """Move the watermark of extraction past a source: extracting it again would bring back corrected facts."""
     values = {"owner": source["owner"], "subject": source["session"], "kind": "extract", "upto": source["upto_seq"]}
     statement = insert_into(connection, task_rows).values(values)
     further = case((statement.excluded.upto > task_rows.c.upto, statement.excluded.upto), else_=task_rows.c.upto)

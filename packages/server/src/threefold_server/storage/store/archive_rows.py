@@ -1,6 +1,6 @@
-"""One row of an archive: the columns of its table as plain JSON, and back, with everything that a writer has to obey.
+"""Conversion of an archive's rows between columns and plain JSON, with checks of the values and keys.
 
-Keys are in hex, bytes in base64, times in microseconds since 1970. The owner is left out.
+Keys are in hexadecimal digits, bytes in base64, times in microseconds since 1970. The owner is left out.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))
 _LEAST = {"seq": 1, "from_seq": 1, "upto_seq": 1, "trust": 0.0, "idx": -(2**31)}
 _MOST = {"trust": 1.0}
 _COUNT = (0, 2**30 - 1)
-"""What other numbers may be: a count that the service can still add to without leaving its column."""
+"""The range of other numbers: a count that the service can add to without an overflow of the column."""
 _LARGE_COUNT = (0, 2**53 - 1)
 _MOMENTS = ("valid_from", "valid_to")
 MAX_TEXT_CHARS = 6 * MAX_PAYLOAD_CHARS
@@ -43,14 +43,14 @@ MAX_TEXT_CHARS = 6 * MAX_PAYLOAD_CHARS
 
 
 def encode(value: Any) -> Any:
-    """A value of a column as JSON."""
+    """Return a value of a column as JSON."""
     if isinstance(value, UUID):
         return value.hex
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def decode(table: Table, row: Mapping[str, Any], where: str) -> Values:
-    """The columns of a row; one that an older version did not write gets its default."""
+    """Return the columns of a row. Columns that an older release did not write get their defaults."""
     known = {column.name: column for column in table.columns if column.name != "owner"}
     unknown = row.keys() - known.keys()
     missing = {name for name, column in known.items() if column.server_default is None and not column.nullable}
@@ -66,9 +66,9 @@ def decode(table: Table, row: Mapping[str, Any], where: str) -> Values:
 
 
 def check_keys(table: Table, row: Values, owner: Principal, where: str) -> None:
-    """Refuse a row whose keys do not follow from its owner and names, or whose writer is somebody else.
+    """Raise InvalidRequest if the keys of a row do not follow from its owner and names, or its writer is another user.
 
-    Nobody would find such a row, or only others would.
+    Nobody could read such a row, or only other users could.
     """
     holder = data_holder(replace(owner, agent=row.get("agent", "")), "agent" if row.get("for_all") else "user")
     if holder.owner != owner.owner or any(row.get(name) != value for name, value in _keys(table, row, holder).items()):
@@ -85,7 +85,7 @@ def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, Any]:
     if table is checkpoint_blobs:
         return {"blob": blob_key(row["channel"], json.loads(row["version"]))}
     if table not in (sessions, facts):
-        return {}  # it rests on a row of another table
+        return {}  # it refers to a row of another table, whose keys are checked
     named = row.get("session_id")
     session = None if named is None else session_key(holder.owner, holder.agent, named)
     if table is sessions:
@@ -94,7 +94,7 @@ def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, Any]:
 
 
 def _check_moments(row: Values) -> None:
-    """Moments beyond the calendar could be stored, and never shown."""
+    """Raise ValueError or OverflowError for a time outside the calendar, which could be stored but not read."""
     for name, value in row.items():
         if value is not None and _is_moment(name):
             from_micros(value, row.get("utc_offset", 0))
@@ -105,7 +105,7 @@ def _is_moment(name: str) -> bool:
 
 
 def _value(column: Column[Any], value: Any) -> Any:
-    """A value as the database takes it; `ValueError` or `TypeError` where it cannot be one of the column's."""
+    """Return a value for the database; raise ValueError or TypeError if the column cannot have it."""
     if value is None:
         if not column.nullable:
             raise TypeError
@@ -143,7 +143,7 @@ def _check_value(column: Column[Any], value: Any) -> None:
 def _check_number(column: Column[Any], value: float) -> None:
     name = column.name
     if _is_moment(name) or name == "utc_offset":
-        return  # the calendar is their bound
+        return  # limited by the calendar
     low, high = _LARGE_COUNT if isinstance(column.type, BigInteger | Float) else _COUNT
-    if not _LEAST.get(name, low) <= value <= _MOST.get(name, high):  # which NaN is not, either
+    if not _LEAST.get(name, low) <= value <= _MOST.get(name, high):  # NaN fails as well
         raise ValueError

@@ -1,7 +1,7 @@
-"""Rows of an archive under the rules of a save: a changed archive must bring nothing in that no caller could write.
+"""Checks of archived rows by the rules of writes: a changed archive must not add what no caller could write.
 
-Each row is checked by the request of the contract that would have made it. What the service works out itself (tokens,
-marks of an erased turn, whose words they are) is worked out again.
+Each row is validated by the request of the contract that would have created it. Values that the service computes itself
+(tokens, the columns of an erased turn, trust) are computed again.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ from threefold_server.text.tokens import count_tokens
 
 @dataclass(frozen=True)
 class Rules:
-    """What the rows of one import have to obey."""
+    """The rules for the rows of one import."""
 
     owner: Principal
     redact: Redact
-    """For what the service derives, and for facts."""
+    """Redacts facts and what the service derives."""
     redact_said: Redact
-    """For turns and the state of sessions: secrets stay in these unless the store redacts everything."""
+    """Redacts turns and session states. Secrets stay in these unless the store redacts everything."""
     now: int
     trusted: bool
-    """Keep origin, trust and pins as they were exported."""
+    """Whether to keep origin, trust and pins as exported."""
 
 
 def prepare(row: ArchiveRow, table: Table, rules: Rules, where: str) -> Values:
-    """The columns of one row as they are stored, or `InvalidRequest` that names the row."""
+    """Return the columns of one row as they are stored; raise InvalidRequest that names the row."""
     values = archive_rows.decode(table, row.row, where)
     try:
         changes = _CHECKS[table](values, rules) if table in _CHECKS else {}
@@ -68,7 +68,7 @@ def prepare(row: ArchiveRow, table: Table, rules: Rules, where: str) -> Values:
 
 
 def _not_ahead(row: Values, now: int) -> Values:
-    """A clock that runs ahead must not outrank the present."""
+    """Return the times limited to now: a clock that runs ahead must not rank above the present."""
     return {name: min(row[name], now) for name in ("event_at", "updated_at") if name in row}
 
 
@@ -162,7 +162,7 @@ def _write(row: Values, _: Rules) -> Values:
 
 
 def _json(text: str) -> Any:
-    """The value of a column of JSON; `ValueError` if it is no JSON, nested too deep, or holds NaN."""
+    """Return the value of a JSON column; raise ValueError for invalid JSON, deep nesting, or NaN."""
     return from_json(text, allow_inf_nan=False)
 
 
@@ -182,4 +182,4 @@ _CHECKS: Mapping[Table, Callable[[Values, Rules], Values]] = {
     checkpoint_blobs: _blob,
     checkpoint_writes: _write,
 }
-"""The sources of facts have numbers only, which are checked against their session once its turns are there."""
+"""The sources of facts have numbers only. They are checked against their session after its turns are inserted."""
