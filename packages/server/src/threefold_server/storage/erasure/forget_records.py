@@ -54,7 +54,7 @@ def purge_mark(connection: Connection) -> str | None:
 
 
 def purge_pending_since(connection: Connection) -> int | None:
-    """Return the time of the oldest forget without a purge (microseconds); None if none is due."""
+    """Return the time of the oldest forget without a purge (microseconds); None if no purge is due."""
     mark = purge_mark(connection)
     return None if mark is None else int(mark.partition(":")[0])
 

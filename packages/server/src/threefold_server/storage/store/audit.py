@@ -18,7 +18,7 @@ OwnAction = Literal["forget", "refused"]
 AdminAction = Literal["export", "import", "rename", "list", "owners"]
 KeyAction = Literal["key.create", "key.rotate", "key.revoke"]
 UpgradeAction = Literal["rekey"]
-"""Pseudonyms became keyed, and the chain was computed anew."""
+"""An upgrade keyed the pseudonyms and recomputed the chain."""
 
 Action = OwnAction | AdminAction | KeyAction | UpgradeAction
 

@@ -129,7 +129,7 @@ class _Walk:
             return
         known, self.known = self.known, None
         if known != self.last and self.problem is None:
-            self.problem = f"entry {known.seq} is not the one that was noted: the chain was written anew"
+            self.problem = f"entry {known.seq} is not the one that was noted: the chain was rewritten"
             if known.seq <= self.rekeyed:
                 self.problem += (
                     f", or noted before the upgrade that keyed the pseudonyms up to entry {self.rekeyed}; "

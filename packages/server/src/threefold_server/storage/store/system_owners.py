@@ -22,7 +22,7 @@ from threefold_server.storage.store.system import task_counts
 from threefold_server.text.redaction import Redact
 
 _HELD = (sessions, facts, items, threads)
-"""Whoever has a row in none of these has no memory: the rest of an owner's rows rest on them, or tell what is gone."""
+"""Tables of memory. An owner without rows in these has no stored data; other rows depend on them or record erasures."""
 
 _HAS_MEMORY = or_(*(exists().where(table.c.owner == owners.c.owner) for table in _HELD))
 

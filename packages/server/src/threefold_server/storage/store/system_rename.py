@@ -61,7 +61,7 @@ def rename_user(connection: Connection, old_name: str, new_name: str, now: int) 
 
 
 def _lock(connection: Connection, old: UUID, new: UUID, new_name: str) -> None:
-    """Keep out whoever would begin a session or a fact of either."""
+    """Lock both owners, so that no other transaction adds a session or a fact to either."""
     created = select(owners.c.created_at).where(owners.c.owner == old)
     created_at = connection.execute(created).scalar_one_or_none() or 0
     values = {"owner": new, "kind": "user", "name": new_name, "created_at": created_at}
