@@ -1,4 +1,4 @@
-"""Sessions: client, identity and policy in one. What plugins talk to, in the sync and in the async world."""
+"""`MemorySession` and `AsyncMemorySession`: client, identity and outage policy in one object, as plugins use it."""
 
 from __future__ import annotations
 
@@ -38,33 +38,34 @@ from threefold.turn_groups import fit_window
 
 SERVICE_DOWN = "service"
 BYTES_PER_TOKEN = 3
-SMALLEST_CUT = 24  # tokens of a turn below which head and tail say nothing
+SMALLEST_CUT = 24  # tokens; head and tail of a turn that is cut to less say nothing
 REFUSED = "refused"
 MAX_WRITE_CHARS = 5_000_000  # of one request: 20 MB at most in UTF-8, below the service's limit of 32 MiB
-CATCH_UP = 32  # waiting writes that one `record` sends along: all at once, those of an outage held an agent up for 39 s
+CATCH_UP = 32  # older writes that one `record` sends: sending all writes of an outage delayed an agent by 39 s
 
 
 @dataclass
 class _Batch:
-    """The writes of one `record`, or what is sent without any."""
+    """The writes of one `record`; no writes if only the spool is sent."""
 
     session: SessionKey | None = None
-    """The one whose failure ends the sending; that of another holds up that other alone."""
+    """A failure of this session ends the sending; a failure of another session only skips that session."""
     entries: list[Entry] = field(default_factory=list[Entry])
-    loose: set[str] = field(default_factory=set[str])
-    """Those without room in the spool: only this call can send them."""
+    unspooled: set[str] = field(default_factory=set[str])
+    """Names of entries for which the spool had no room: only this call can send them."""
     lost: bool = False
-    stuck: dict[SessionKey, ThreefoldError] = field(default_factory=dict[SessionKey, ThreefoldError])
-    """Sessions that the service failed to serve while it served others."""
+    """A turn was refused, by this client or by the service."""
+    skipped: dict[SessionKey, ThreefoldError] = field(default_factory=dict[SessionKey, ThreefoldError])
+    """The error of each session that the service failed to serve while it served others."""
 
     def check_sent(self) -> None:
-        """Raise what the first session that got stuck met."""
-        for error in self.stuck.values():
+        """Raise the error of the first skipped session."""
+        for error in self.skipped.values():
             raise error
 
 
 class _Session:
-    """What the twins share: everything but the calls themselves."""
+    """What both sessions share: everything except the calls of the client."""
 
     def __init__(self, client: MemoryClient | AsyncMemoryClient, session_id: str, policy: Policy | None) -> None:
         self.session_id = checked_id("session_id", session_id)
@@ -78,12 +79,12 @@ class _Session:
 
     @property
     def store(self) -> StorePolicy:
-        """What the store asks of its clients, as far as known."""
+        """The policy of the store; the default policy until the store has been asked."""
         return self.policy.store(self.key.origin)
 
     @property
     def failure_mode(self) -> FailureMode:
-        """Explicit, else what the store asks for, else soft."""
+        """The mode of the policy if it was given, else the mode that the store asks for, else `soft`."""
         return self.policy.failure_mode(self.key.origin)
 
     @property
@@ -91,56 +92,60 @@ class _Session:
         return self.failure_mode == "strict"
 
     def _degraded(self, error: ThreefoldError, options: RecallOptions) -> RecallResponse:
-        """The tail in an outage; nothing at all after a refusal, as this identity may no longer read."""
+        """Return the tail in an outage. After a refusal return nothing, because this identity may no longer read."""
         if is_refusal(error):
             return RecallResponse(degraded=[REFUSED])
-        wanted = "short_term" in options.get("include", ("short_term",))
+        with_window = "short_term" in options.get("include", ("short_term",))
         budget = options.get("token_budget")
-        turns = self.policy.tails.read(self.key) if wanted else []
+        turns = self.policy.tails.read(self.key) if with_window else []
         return degraded_recall(turns, self.store.token_budget if budget is None else budget)
 
-    def _keep(self, turns: Sequence[TurnLike], options: RecordOptions) -> _Batch:
-        """Put the turns where neither an outage nor a cancellation can lose them, before anything is sent."""
+    def _spool(self, turns: Sequence[TurnLike], options: RecordOptions) -> _Batch:
+        """Put the turns into the spool before any is sent, so that no outage or cancellation loses them."""
         batch = _Batch(self.key)
-        good = self._acceptable(turns, batch)
-        if good or options.get("run_end"):
-            requests = self._requests(good, options)
+        accepted = self._accepted(turns, batch)
+        if accepted or options.get("run_end"):
+            requests = self._requests(accepted, options)
             batch.entries = [Entry(self.policy.stamp(), self.key, request) for request in requests]
-            batch.loose = {entry.name for entry in batch.entries if not self.policy.spool.put(entry)}
-            self.policy.tails.extend(self.key, map(_unsent_turn, good))
+            batch.unspooled = {entry.name for entry in batch.entries if not self.policy.spool.put(entry)}
+            self.policy.tails.extend(self.key, map(_unsent_turn, accepted))
         return batch
 
-    def _acceptable(self, turns: Sequence[TurnLike], batch: _Batch) -> list[TurnIn]:
-        good: list[TurnIn] = []
+    def _accepted(self, turns: Sequence[TurnLike], batch: _Batch) -> list[TurnIn]:
+        """Return the valid turns. Raise for an invalid turn in strict mode; else count it as dropped."""
+        accepted: list[TurnIn] = []
         for turn in turns:
             try:
-                good.extend(recordable(calls.turn_in(turn)))
+                accepted.extend(recordable(calls.turn_in(turn)))
             except InvalidRequest as error:
                 if self._strict:
                     raise
                 self.policy.refused(error)
                 self.stats.add(dropped=1)
                 batch.lost = True
-        return good
+        return accepted
 
     def _requests(self, turns: list[TurnIn], options: RecordOptions) -> list[WriteRequest]:
         *parts, last = chunks(turns)
-        going_on: RecordOptions = {**options, "run_end": False}
+        continued: RecordOptions = {**options, "run_end": False}
         return [
-            *(checked(WriteRequest, session_id=self.session_id, turns=part, **going_on) for part in parts),
+            *(checked(WriteRequest, session_id=self.session_id, turns=part, **continued) for part in parts),
             checked(WriteRequest, session_id=self.session_id, turns=last, **options),
         ]
 
-    def _due(self, batch: _Batch) -> Iterator[Entry]:
-        """What to send now: a share of this session in its order (strict has to know: all), then one of the others'."""
+    def _entries_to_send(self, batch: _Batch) -> Iterator[Entry]:
+        """Yield the entries to send now: of this session in order (strict: all of them), then of other sessions.
+
+        In soft mode at most `CATCH_UP` spooled entries of this session are sent, and of the others in both modes.
+        """
         spool = self.policy.spool
         yield from islice(spool.pending(self.key.origin, self.key), None if self._strict else CATCH_UP)
-        yield from [entry for entry in batch.entries if entry.name in batch.loose]
-        yield from islice(self._all_waiting(batch), CATCH_UP)
+        yield from [entry for entry in batch.entries if entry.name in batch.unspooled]
+        yield from islice(self._spooled(batch), CATCH_UP)
 
     @contextmanager
-    def _delivery(self, entry: Entry, batch: _Batch) -> Generator[None]:
-        """Around the sending of one entry: it leaves the spool once the service has it, or has refused it."""
+    def _entry_guard(self, entry: Entry, batch: _Batch) -> Generator[None]:
+        """Guard the sending of one entry: remove it from the spool once the service has stored or refused it."""
         own = entry in batch.entries
         try:
             with self.policy.call():
@@ -153,66 +158,68 @@ class _Session:
             elif isinstance(error, OUTAGE) or entry.key == batch.session:
                 raise
             else:
-                batch.stuck[entry.key] = error
+                batch.skipped[entry.key] = error
         else:
             self.policy.sent(entry, late=not own)
-            batch.loose.discard(entry.name)
+            batch.unspooled.discard(entry.name)
 
     def _refused(self, entry: Entry, batch: _Batch) -> None:
         self.policy.drop(entry)
-        batch.loose.discard(entry.name)
+        batch.unspooled.discard(entry.name)
         batch.lost |= entry in batch.entries
 
     @contextmanager
-    def _settlement(self, batch: _Batch) -> Generator[None]:
-        """Around the whole sending: soft leaves the rest waiting, strict takes it back and raises."""
+    def _batch_guard(self, batch: _Batch) -> Generator[None]:
+        """Guard the sending of a batch. After a failure, soft leaves the rest in the spool; strict removes it and
+        raises."""
         try:
             yield
         except ThreefoldError as error:
-            if self._strict and (is_refusal(error) or self._waiting(batch)):
-                for entry in self._waiting(batch):
+            if self._strict and (is_refusal(error) or self._unsent(batch)):
+                for entry in self._unsent(batch):
                     self.policy.spool.remove(entry)
                 batch.entries = []
                 raise
         finally:
-            self._count_waiting(batch)
+            self._count_unsent(batch)
 
-    def _waiting(self, batch: _Batch) -> list[Entry]:
-        return [entry for entry in batch.entries if entry.name in batch.loose or self.policy.spool.holds(entry)]
+    def _unsent(self, batch: _Batch) -> list[Entry]:
+        return [entry for entry in batch.entries if entry.name in batch.unspooled or self.policy.spool.holds(entry)]
 
-    def _count_waiting(self, batch: _Batch) -> None:
-        """Also when cancelled: the spooled turns wait, the others are gone."""
-        for entry in self._waiting(batch):
-            if entry.name in batch.loose:
+    def _count_unsent(self, batch: _Batch) -> None:
+        """Count what was not sent, also after a cancellation: as spooled, or as dropped if the spool had no room."""
+        for entry in self._unsent(batch):
+            if entry.name in batch.unspooled:
                 self.policy.drop(entry)
             else:
                 self.stats.add(spooled=len(entry.request.turns))
 
     def _complete(self, batch: _Batch) -> bool:
-        return not batch.lost and not self._waiting(batch)
+        return not batch.lost and not self._unsent(batch)
 
-    def _recalled(self, response: RecallResponse) -> RecallResponse:
+    def _with_tail_seeded(self, response: RecallResponse) -> RecallResponse:
         self.policy.tails.seed(self.key, response.window)
         return response
 
-    def _all_waiting(self, batch: _Batch, *, own: bool = False) -> Iterator[Entry]:
-        """What waits, of everybody or of this user; not what comes in its session after an entry that got stuck."""
+    def _spooled(self, batch: _Batch, *, own: bool = False) -> Iterator[Entry]:
+        """Yield the spooled entries of all users, or of this user, without sessions that failed in this pass."""
         for entry in self.policy.spool.pending(self.key.origin):
-            if entry.key not in batch.stuck and (not own or entry.key.user == self.key.user):
+            if entry.key not in batch.skipped and (not own or entry.key.user == self.key.user):
                 yield entry
 
-    def _met(self, whoami: WhoAmI) -> WhoAmI:
+    def _remembered(self, whoami: WhoAmI) -> WhoAmI:
         self.policy.remember_identity(self.key, whoami)
         return whoami
 
-    def _forgotten(self, receipt: ForgetReceipt) -> ForgetReceipt:
+    def _with_tails_dropped(self, receipt: ForgetReceipt) -> ForgetReceipt:
         if not receipt.dry_run:
             self.policy.tails.forget_user(self.key)
         return receipt
 
     @contextmanager
-    def _learning(self) -> Generator[None]:
-        """Around the question for the store's policy: an outage asks again later, a refusal settles on the default."""
+    def _policy_guard(self) -> Generator[None]:
+        """Guard the question for the store's policy: after an outage a later call asks again; after a refusal the
+        default applies."""
         try:
             with self.policy.call():
                 yield
@@ -226,7 +233,19 @@ class _Session:
 
 
 class MemorySession(_Session):
-    """One session of one user and agent. Cheap: make one per run, on a shared client and policy."""
+    """One session of one user and agent, for synchronous code. It is cheap: make one per run.
+
+    Args:
+        client: The client whose connections are used; it may be shared by any number of sessions.
+        session_id: The session, 1 to 512 characters.
+        user: The user to act for (default: the user of the client).
+        agent: The agent to act as (default: the agent of the client).
+        policy: Failure mode, breaker and spool (default: a new `Policy()`). Share one between the sessions of a
+            program: the breaker and the spool belong to it.
+
+    Raises:
+        InvalidRequest: The session, the user or the agent is not a valid id.
+    """
 
     def __init__(
         self,
@@ -243,40 +262,94 @@ class MemorySession(_Session):
         super().__init__(self.client, session_id, policy)
 
     def recall(self, query: str, **options: Unpack[RecallOptions]) -> RecallResponse:
-        """Always soft: `degraded` says what is missing, in an outage the window is what this process saw."""
+        """Return window, digest and memories for a query, in both failure modes without raising.
+
+        Args:
+            query: The question or message. It is cleaned, and cut in the middle to 10,000 characters.
+            **options: As for `MemoryClient.recall`.
+
+        Returns:
+            The answer. `degraded` says what is missing: `service` in an outage, in which case the window has the turns
+            that this process has seen, and `refused` if the call was refused; the log says why.
+        """
         try:
             with self.policy.call():
                 response = self.client.recall(fitting_query(query), session_id=self.session_id, **options)
         except ThreefoldError as error:
             return self._degraded(error, options)
-        self._learn()
-        return self._recalled(response)
+        self._ask_for_policy()
+        return self._with_tail_seeded(response)
 
     def record(self, turns: Sequence[TurnLike], **options: Unpack[RecordOptions]) -> bool:
-        """Append turns, older unsent ones first. True when the service has them; strict raises when it has not."""
-        batch = self._keep(turns, options)
-        with self._settlement(batch):
-            for entry in self._due(batch):
-                with self._delivery(entry, batch):
+        """Append turns to the session, after older turns that are still unsent.
+
+        Recalled blocks are removed from the turns first. Unsent turns wait in the spool for a later call.
+
+        Args:
+            turns: Any number of turns, as mappings or `TurnIn`; they are sent in requests of 1,000 turns.
+            **options: `visibility`, `run_end`, `on_conflict`, as for `MemoryClient.write`.
+
+        Returns:
+            True if the service has stored all of the turns.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if the service did not store all of the turns; those turns
+                do not wait in the spool. In the mode `soft`, no error of the service is raised.
+            InvalidRequest: An option is wrong; in the mode `strict` also if a turn is wrong.
+        """
+        batch = self._spool(turns, options)
+        with self._batch_guard(batch):
+            for entry in self._entries_to_send(batch):
+                with self._entry_guard(entry, batch):
                     self._sender(entry).send(calls.write_request(entry.request))
-            self._learn()
+            self._ask_for_policy()
         return self._complete(batch)
 
     def save(self, text: str, **options: Unpack[SaveOptions]) -> Memory:
-        """Remember one statement at once. Raises."""
+        """Save one statement as a fact, without a model.
+
+        Args:
+            text: The statement, 1 to 10,000 characters without recalled blocks.
+            **options: As for `MemoryClient.save`.
+
+        Returns:
+            The fact as stored, with its id.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
         with self.policy.call():
             return self.client.save(strip_block(text), session_id=self.session_id, **options)
 
     def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
-        """Erase; the user's unsent turns too: they are sent first, so that their ids are known as erased. Raises."""
-        self._drain(own=True)
+        """Erase what one selector names.
+
+        The unsent turns of this user are sent first, so that the service knows their ids as erased.
+
+        Args:
+            **selector: As for `MemoryClient.forget`.
+
+        Returns:
+            The receipt.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
+        self._send_spooled(own=True)
         with self.policy.call():
-            return self._forgotten(self.client.forget(**selector))
+            return self._with_tails_dropped(self.client.forget(**selector))
 
     def flush(self) -> bool:
-        """Send everything that waits, of every session. True when nothing is left; strict raises when something is."""
+        """Send everything in the spool, of every session.
+
+        Returns:
+            True if no entry is left, False if the service did not take one.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if an entry is left.
+        """
         try:
-            self._drain()
+            self._send_spooled()
         except ThreefoldError:
             if self._strict:
                 raise
@@ -284,39 +357,74 @@ class MemorySession(_Session):
         return True
 
     def send(self, call: Call[R]) -> R:
-        """Any other call of the contract, under the policy. Raises."""
+        """Send any other call of `threefold.calls` under the policy.
+
+        Args:
+            call: The operation as data.
+
+        Returns:
+            The validated answer of the service.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
         with self.policy.call():
             return self.client.send(call)
 
     def whoami(self) -> WhoAmI:
-        """The verified identity, its limits, and the store's policy. Raises."""
-        return self._met(self.send(calls.whoami()))
+        """Return the verified identity of this session, its limits, and the policy of the store.
+
+        Returns:
+            The identity. The policy remembers it.
+
+        Raises:
+            ThreefoldError: The service refused the identity or did not answer, in both failure modes.
+        """
+        return self._remembered(self.send(calls.whoami()))
 
     def identity(self) -> WhoAmI | None:
-        """The same, asked for once per user and agent of a policy; None while nobody answers."""
+        """Return the verified identity; the service is asked once per user and agent of a policy.
+
+        Returns:
+            The identity, or None if the service refused it or did not answer.
+        """
         try:
             return self.policy.known_identity(self.key) or self.whoami()
         except ThreefoldError:
             return None
 
-    def _drain(self, *, own: bool = False) -> None:
+    def _send_spooled(self, *, own: bool = False) -> None:
         batch = _Batch()
-        for entry in self._all_waiting(batch, own=own):
-            with self._delivery(entry, batch):
+        for entry in self._spooled(batch, own=own):
+            with self._entry_guard(entry, batch):
                 self._sender(entry).send(calls.write_request(entry.request))
         batch.check_sent()
 
     def _sender(self, entry: Entry) -> MemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
 
-    def _learn(self) -> None:
+    def _ask_for_policy(self) -> None:
         if not self._knows_store:
-            with self._learning():
+            with self._policy_guard():
                 self.policy.remember_identity(self.key, self.client.whoami())
 
 
 class AsyncMemorySession(_Session):
-    """`MemorySession`, awaited. It holds nothing that belongs to one event loop."""
+    """One session of one user and agent, for asynchronous code. It is cheap: make one per run.
+
+    It keeps nothing that belongs to one event loop.
+
+    Args:
+        client: The client whose connections are used; it may be shared by any number of sessions.
+        session_id: The session, 1 to 512 characters.
+        user: The user to act for (default: the user of the client).
+        agent: The agent to act as (default: the agent of the client).
+        policy: Failure mode, breaker and spool (default: a new `Policy()`). Share one between the sessions of a
+            program: the breaker and the spool belong to it.
+
+    Raises:
+        InvalidRequest: The session, the user or the agent is not a valid id.
+    """
 
     def __init__(
         self,
@@ -333,40 +441,95 @@ class AsyncMemorySession(_Session):
         super().__init__(self.client, session_id, policy)
 
     async def recall(self, query: str, **options: Unpack[RecallOptions]) -> RecallResponse:
-        """Always soft: `degraded` says what is missing, in an outage the window is what this process saw."""
+        """Return window, digest and memories for a query, in both failure modes without raising.
+
+        Args:
+            query: The question or message. It is cleaned, and cut in the middle to 10,000 characters.
+            **options: As for `MemoryClient.recall`.
+
+        Returns:
+            The answer. `degraded` says what is missing: `service` in an outage, in which case the window has the turns
+            that this process has seen, and `refused` if the call was refused; the log says why.
+        """
         try:
             with self.policy.call():
                 response = await self.client.recall(fitting_query(query), session_id=self.session_id, **options)
         except ThreefoldError as error:
             return self._degraded(error, options)
-        await self._learn()
-        return self._recalled(response)
+        await self._ask_for_policy()
+        return self._with_tail_seeded(response)
 
     async def record(self, turns: Sequence[TurnLike], **options: Unpack[RecordOptions]) -> bool:
-        """Append turns, older unsent ones first. A cancelled call loses none: the next one sends them."""
-        batch = self._keep(turns, options)
-        with self._settlement(batch):
-            for entry in self._due(batch):
-                with self._delivery(entry, batch):
+        """Append turns to the session, after older turns that are still unsent.
+
+        Recalled blocks are removed from the turns first. Unsent turns wait in the spool for a later call. A cancelled
+        call loses no turn that is in the spool.
+
+        Args:
+            turns: Any number of turns, as mappings or `TurnIn`; they are sent in requests of 1,000 turns.
+            **options: `visibility`, `run_end`, `on_conflict`, as for `MemoryClient.write`.
+
+        Returns:
+            True if the service has stored all of the turns.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if the service did not store all of the turns; those turns
+                do not wait in the spool. In the mode `soft`, no error of the service is raised.
+            InvalidRequest: An option is wrong; in the mode `strict` also if a turn is wrong.
+        """
+        batch = self._spool(turns, options)
+        with self._batch_guard(batch):
+            for entry in self._entries_to_send(batch):
+                with self._entry_guard(entry, batch):
                     await self._sender(entry).send(calls.write_request(entry.request))
-            await self._learn()
+            await self._ask_for_policy()
         return self._complete(batch)
 
     async def save(self, text: str, **options: Unpack[SaveOptions]) -> Memory:
-        """Remember one statement at once. Raises."""
+        """Save one statement as a fact, without a model.
+
+        Args:
+            text: The statement, 1 to 10,000 characters without recalled blocks.
+            **options: As for `MemoryClient.save`.
+
+        Returns:
+            The fact as stored, with its id.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
         with self.policy.call():
             return await self.client.save(strip_block(text), session_id=self.session_id, **options)
 
     async def forget(self, **selector: Unpack[ForgetOptions]) -> ForgetReceipt:
-        """Erase; the user's unsent turns too: they are sent first, so that their ids are known as erased. Raises."""
-        await self._drain(own=True)
+        """Erase what one selector names.
+
+        The unsent turns of this user are sent first, so that the service knows their ids as erased.
+
+        Args:
+            **selector: As for `MemoryClient.forget`.
+
+        Returns:
+            The receipt.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
+        await self._send_spooled(own=True)
         with self.policy.call():
-            return self._forgotten(await self.client.forget(**selector))
+            return self._with_tails_dropped(await self.client.forget(**selector))
 
     async def flush(self) -> bool:
-        """Send everything that waits, of every session. True when nothing is left; strict raises when something is."""
+        """Send everything in the spool, of every session.
+
+        Returns:
+            True if no entry is left, False if the service did not take one.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if an entry is left.
+        """
         try:
-            await self._drain()
+            await self._send_spooled()
         except ThreefoldError:
             if self._strict:
                 raise
@@ -374,67 +537,89 @@ class AsyncMemorySession(_Session):
         return True
 
     async def send(self, call: Call[R]) -> R:
-        """Any other call of the contract, under the policy. Raises."""
+        """Send any other call of `threefold.calls` under the policy.
+
+        Args:
+            call: The operation as data.
+
+        Returns:
+            The validated answer of the service.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer, in both failure modes.
+        """
         with self.policy.call():
             return await self.client.send(call)
 
     async def whoami(self) -> WhoAmI:
-        """The verified identity, its limits, and the store's policy. Raises."""
-        return self._met(await self.send(calls.whoami()))
+        """Return the verified identity of this session, its limits, and the policy of the store.
+
+        Returns:
+            The identity. The policy remembers it.
+
+        Raises:
+            ThreefoldError: The service refused the identity or did not answer, in both failure modes.
+        """
+        return self._remembered(await self.send(calls.whoami()))
 
     async def identity(self) -> WhoAmI | None:
-        """The same, asked for once per user and agent of a policy; None while nobody answers."""
+        """Return the verified identity; the service is asked once per user and agent of a policy.
+
+        Returns:
+            The identity, or None if the service refused it or did not answer.
+        """
         try:
             return self.policy.known_identity(self.key) or await self.whoami()
         except ThreefoldError:
             return None
 
-    async def _drain(self, *, own: bool = False) -> None:
+    async def _send_spooled(self, *, own: bool = False) -> None:
         batch = _Batch()
-        for entry in self._all_waiting(batch, own=own):
-            with self._delivery(entry, batch):
+        for entry in self._spooled(batch, own=own):
+            with self._entry_guard(entry, batch):
                 await self._sender(entry).send(calls.write_request(entry.request))
         batch.check_sent()
 
     def _sender(self, entry: Entry) -> AsyncMemoryClient:
         return self.client.acting_as(user=entry.key.user, agent=entry.key.agent)
 
-    async def _learn(self) -> None:
+    async def _ask_for_policy(self) -> None:
         if not self._knows_store:
-            with self._learning():
+            with self._policy_guard():
                 self.policy.remember_identity(self.key, await self.client.whoami())
 
 
 def fitting_query(query: str) -> str:
-    """A prompt as a query: cleaned, and cut in the middle, as questions stand at the beginning or at the end."""
+    """Return a prompt as a query: cleaned, and cut in the middle, because a question is at the beginning or the end."""
     return middle_cut(str(clean_text(query)), MAX_QUERY_CHARS)
 
 
 def recordable(turn: TurnIn) -> list[TurnIn]:
-    """The turn with its time and without recalled text; none where nothing else was in it."""
+    """Return the turn with its time and without recalled text, or an empty list if it had no other text."""
     own = without_recalled(turn)
     if turn.content and not own.content:
         return []
-    said = turn.created_at or datetime.now(UTC)  # now, as it may be sent much later
-    return [own.model_copy(update={"created_at": said})]
+    created_at = turn.created_at or datetime.now(UTC)  # set now, because the turn may be sent much later
+    return [own.model_copy(update={"created_at": created_at})]
 
 
 def without_recalled(turn: TurnIn) -> TurnIn:
-    """The turn without recalled text, neither in its words nor in its payload."""
+    """Return the turn without recalled text in its content and in its payload."""
     payload = turn.payload and strip_payload(turn.payload)
     return turn.model_copy(update={"content": strip_block(turn.content), "payload": payload})
 
 
 def strip_payload(payload: str) -> str:
-    """A framework's message without recalled text in any of its strings; else what it was, byte for byte.
+    """Return a framework's message, as JSON text, without recalled text in any of its strings.
 
-    A copy of a memory in the log of another session would outlive its erasure.
+    A message without recalled text is returned byte for byte. Recalled text is removed because a copy of a memory in
+    the log of another session would remain after the memory was erased.
     """
     if FENCE_MARK not in payload.lower():
         return payload
     try:
         return json.dumps(_stripped(json.loads(payload)), ensure_ascii=False)
-    except ValueError:  # not JSON after all
+    except ValueError:  # the payload is not JSON
         return strip_block(payload)
 
 
@@ -449,7 +634,7 @@ def _stripped(value: Any) -> Any:
 
 
 def chunks(turns: list[TurnIn]) -> list[list[TurnIn]]:
-    """Parts that each fit in one request; one empty part for no turns."""
+    """Split turns into parts that each fit in one request; no turns give one empty part."""
     parts: list[list[TurnIn]] = [[]]
     chars = 0
     for turn in turns:
@@ -463,7 +648,7 @@ def chunks(turns: list[TurnIn]) -> list[list[TurnIn]]:
 
 
 def degraded_recall(tail: Sequence[Turn], budget: int) -> RecallResponse:
-    """The window of a tail, by the rule of the service, as a response that says it is not the service's."""
+    """Return the window of a tail, by the rule of the service; `degraded` says that the service did not answer."""
     frame = tokens_of(join_block([], [], [" "]))
     chosen = fit_window(tail, budget - frame, _line_cost, _head_and_tail)
     used = frame + sum(map(_line_cost, chosen))
@@ -473,7 +658,8 @@ def degraded_recall(tail: Sequence[Turn], budget: int) -> RecallResponse:
 
 
 def tokens_of(text: str) -> int:
-    """An estimate on the safe side, as only the service can count: English has 4 bytes a token, Chinese 3."""
+    """Return an upper estimate of the tokens of a text: English has 4 bytes per token, Chinese 3. Only the service can
+    count them."""
     return -(-len(text.encode()) // BYTES_PER_TOKEN)
 
 
@@ -486,5 +672,5 @@ def _head_and_tail(text: str, budget: int) -> str:
 
 
 def _unsent_turn(turn: TurnIn) -> Turn:
-    """A turn as the tail holds it. Its `seq` is 0: only the service numbers turns."""
+    """Return a turn as the tail keeps it. Its `seq` is 0, because only the service numbers turns."""
     return Turn(seq=0, tokens=tokens_of(turn.content), **turn.model_dump(exclude={"payload"}))
