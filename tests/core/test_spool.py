@@ -164,7 +164,7 @@ def test_truncated_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
     for path in (draft, torn):
         path.write_bytes(whole.read_bytes()[:40])
     assert [contents(spool, key=KEY), contents(spool, key=KEY)] == [["whole"], ["whole"]]
-    assert caplog.text.count("not a write") == 1
+    assert caplog.text.count("not an entry") == 1
     assert torn.with_suffix(".bad").exists()
 
 

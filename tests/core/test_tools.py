@@ -263,7 +263,7 @@ def test_forget_is_available_only_if_offered(fake: FakeService) -> None:
     ("arguments", "receipt", "text"),
     [
         ({"ids": ["f1"]}, {"dry_run": False}, "Forgotten for good: facts 1."),
-        ({"ids": ["f1"]}, {"dry_run": False, "complete": False}, "Something is left: call it again."),
+        ({"ids": ["f1"]}, {"dry_run": False, "complete": False}, "Some of it is left: call this tool again."),
         ({"ids": ["f1"], "dry_run": True}, {"dry_run": True}, "This would be forgotten: facts 1."),
         ({"ids": ["f1"]}, {"dry_run": False, "counts": {"facts": 0}}, NOTHING_FORGOTTEN),
     ],
@@ -408,7 +408,7 @@ def test_kaigents_records_a_fact_in_the_long_tier(fake: FakeService) -> None:
         ({"content": "x"}, "tier: Field required"),
         ({"content": "x", "tier": "long", "workspace_id": "other"}, "workspace_id: Input should be 'default' or None"),
         ({"content": "x", "tier": "long", "run_id": "r"}, "run_id: Extra inputs are not permitted"),
-        ({"content": "x", "tier": "short", "metadata": {"a": 1}}, "`metadata` goes with tier 'long'"),
+        ({"content": "x", "tier": "short", "metadata": {"a": 1}}, "`metadata` needs tier 'long'"),
         ({"content": "x", "tier": "long", "metadata": {"user_id": "bob"}}, "metadata: reserved keys: user_id"),
     ],
 )

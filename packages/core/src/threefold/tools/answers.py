@@ -1,4 +1,4 @@
-"""What a model reads when a tool has done its work, or could not."""
+"""The text that a model reads as the answer of a tool call."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from threefold.policy import is_refusal
 from threefold.render import FENCE_CLOSE, FENCE_OPEN, PREFACE, join_block, memory_line, unfenced
 from threefold.session import REFUSED, SERVICE_DOWN
 
-SHOWN_CHARS = 2_000  # of one memory, where no token budget has cut it: about what the default budget leaves of it
+SHOWN_CHARS = 2_000  # of one memory where no token budget applies; the default budget cuts a memory to about this
 
 UNAVAILABLE = "Memory is not available right now. Go on without it."
 NOT_ALLOWED = "Memory refused this request. Go on without it."
 INCOMPLETE = "Memory answered only in part, so something may be missing."
 NOTHING_FOUND = "No memory matches."
-NOTHING_TO_SAVE = "Nothing was saved: there is nothing new in it."
-NOTHING_FORGOTTEN = "Nothing was forgotten: no memory of yours has such an id."
+NOTHING_TO_SAVE = "Nothing was saved: the text has nothing new."
+NOTHING_FORGOTTEN = "Nothing was forgotten: you have no memory with such an id."
 
 
 def recalled_text(response: RecallResponse) -> str:
-    """The fenced block, so that a recorded tool result never becomes a memory again; or why there is none."""
+    """Return the block of a recall, or the reason why it is empty.
+
+    The block is fenced, so that a recorded tool result does not become a memory again.
+    """
     if REFUSED in response.degraded:
         return NOT_ALLOWED
     if response.degraded:
@@ -33,7 +36,10 @@ def recalled_text(response: RecallResponse) -> str:
 
 
 def loaded_text(response: RecallResponse) -> str:
-    """The memories as kagent's agents read them: compact JSON without nulls, in the fence. An outage is plain text."""
+    """Return the memories as the agents of kagent read them: compact JSON without nulls, in the fence.
+
+    An outage is reported as plain text.
+    """
     if not response.memories and response.degraded:
         return recalled_text(response)
     found: dict[str, Any] = {"memories": [memory_entry(memory) for memory in response.memories]}
@@ -45,26 +51,26 @@ def loaded_text(response: RecallResponse) -> str:
 
 
 def memory_entry(memory: Memory) -> dict[str, Any]:
-    """A memory in the form of ADK's `MemoryEntry`."""
-    said_by = memory.role or memory.origin
+    """Return a memory in the form of ADK's `MemoryEntry`."""
+    author = memory.role or memory.origin
     text = unfenced(middle_cut(memory.text, SHOWN_CHARS))
     return {
-        "content": {"parts": [{"text": text}], "role": "model" if said_by == "assistant" else "user"},
+        "content": {"parts": [{"text": text}], "role": "model" if author == "assistant" else "user"},
         "id": unfenced(memory.id),
-        "author": unfenced(memory.name or said_by),
+        "author": unfenced(memory.name or author),
         "timestamp": (memory.event_at or memory.created_at).isoformat(),
     }
 
 
 def listed_text(page: MemoryPage) -> str:
-    """One entry for each memory, fenced like any other recalled text. A hundred long ones must not flood a model."""
+    """Return one line per memory, in the fence. Each text is cut, so that 100 long memories do not fill a context."""
     lines = [memory_line(_shown(memory), with_id=True) for memory in page.items]
     more = [f"- more follow: cursor {page.next_cursor}"] if page.next_cursor else []
     return join_block([], [*lines, *more], []) or NOTHING_FOUND
 
 
 def found_text(memory: Memory) -> str:
-    """One memory in a fence of its own, for frameworks that put what they show together themselves."""
+    """Return one memory in its own fence, for frameworks that join the memories themselves."""
     return join_block([], [memory_line(_shown(memory))], [])
 
 
@@ -73,36 +79,36 @@ def _shown(memory: Memory) -> Memory:
 
 
 def saved_text(memory: Memory) -> str:
-    """The answer to a save."""
+    """Return the answer to a save."""
     return f"Saved as {memory.id}."
 
 
 def recorded_text(_: WriteResponse) -> str:
-    """The answer to a record."""
+    """Return the answer to a record."""
     return "Recorded."
 
 
 def forgotten_text(receipt: ForgetReceipt) -> str:
-    """What went, in numbers."""
+    """Return how many facts and turns were erased, or would be."""
     counts = [f"{name} {receipt.counts[name]}" for name in ("facts", "turns") if receipt.counts.get(name)]
     if not counts:
         return NOTHING_FORGOTTEN
     if receipt.dry_run:
         return f"This would be forgotten: {', '.join(counts)}."
-    left = "" if receipt.complete else " Something is left: call it again."
+    left = "" if receipt.complete else " Some of it is left: call this tool again."
     return f"Forgotten for good: {', '.join(counts)}.{left}"
 
 
 def consolidated_text(status: SessionStatus) -> str:
-    """How far the work has come."""
+    """Return how far consolidation has come."""
     return f"Consolidation is {status.state}: {status.indexed_upto} of {status.last_seq} turns are indexed."
 
 
 def wrong_call(error: InvalidRequest) -> str:
-    """What is wrong with a call, for a model."""
+    """Return what is wrong with a call, for a model."""
     return f"Wrong call: {error}"
 
 
 def failure_text(error: ThreefoldError) -> str:
-    """A failure, for a model."""
+    """Return a failure as text for a model."""
     return f"{NOT_ALLOWED} ({error})" if is_refusal(error) else UNAVAILABLE

@@ -1,4 +1,4 @@
-"""The arguments of every tool, and what each asks of a session."""
+"""The arguments of every tool, and the action on a session that they ask for."""
 
 from __future__ import annotations
 
@@ -29,29 +29,31 @@ from threefold.tools.answers import (
 KAGENT_RECALL: RecallOptions = {"include": ["long_term"], "top_k": 5, "min_score": 0.3, "min_score_of": "cosine"}
 KAGENT_DAYS = 15.0
 BY_MODEL: NotedBy = "assistant"
-"""A model calls these tools, so what comes through them is the assistant's, whoever it says has said it."""
+"""A model calls these tools, so everything they save has the origin `assistant`, whatever speaker the model names."""
 
 
 @dataclass(frozen=True)
-class Job:
-    """What a call asks of a session, of either twin, and how the answer reads."""
+class Action:
+    """One call of a session and the text of its answer."""
 
-    ask: Callable[[Any], Any]
+    run: Callable[[Any], Any]
+    """Calls a `MemorySession`, or returns an awaitable of an `AsyncMemorySession`."""
     text: Callable[[Any], str]
+    """Returns the answer of the session as text for a model."""
 
 
 class Arguments(BaseModel):
-    """Arguments of a tool. Others than these are refused: a model cannot name a user."""
+    """Arguments of a tool. Unknown arguments are refused, so that a model cannot name a user."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
-    def job(self) -> Job | str:
-        """What they ask for; or the answer, where there is nothing to ask."""
+    def action(self) -> Action | str:
+        """Return the action that the arguments ask for, or the answer if no call is needed."""
         raise NotImplementedError
 
 
 class ToAgent(Arguments):
-    """The levels up to `agent`."""
+    """The argument `level`, up to `agent`."""
 
     level: Literal["session", "agent"] | None = Field(
         default=None, description="How far to look: this session, or all sessions of this user with this agent."
@@ -59,7 +61,7 @@ class ToAgent(Arguments):
 
 
 class ToUser(Arguments):
-    """The levels up to `user`."""
+    """The argument `level`, up to `user`."""
 
     level: Literal["session", "agent", "user"] | None = Field(
         default=None,
@@ -68,21 +70,21 @@ class ToUser(Arguments):
 
 
 class SearchMemory(Arguments):
-    """Arguments of `search_memory` where sessions are the ceiling: there is no level to choose."""
+    """Arguments of `search_memory` for the ceiling `session`: without a level to choose."""
 
     query: str = Field(min_length=1, description="What to look for, in plain words.")
-    limit: int = Field(default=10, ge=1, le=50, description="How many memories at most.")
+    limit: int = Field(default=10, ge=1, le=50, description="Most memories to return.")
 
-    def job(self) -> Job:
-        return recalling(self.query, include=["long_term"], top_k=self.limit, level=level_of(self))
+    def action(self) -> Action:
+        return recall_action(self.query, include=["long_term"], top_k=self.limit, level=level_of(self))
 
 
 class SearchMemoryToAgent(ToAgent, SearchMemory):
-    """With the levels up to `agent`."""
+    """Arguments of `search_memory` with a level up to `agent`."""
 
 
 class SearchMemoryToUser(ToUser, SearchMemory):
-    """With the levels up to `user`."""
+    """Arguments of `search_memory` with a level up to `user`."""
 
 
 class SaveMemory(Arguments):
@@ -92,8 +94,8 @@ class SaveMemory(Arguments):
         min_length=1, max_length=MAX_FACT_CHARS, description="One statement that is understood without its context."
     )
 
-    def job(self) -> Job | str:
-        return saving(self.text)
+    def action(self) -> Action | str:
+        return save_action(self.text)
 
 
 class LoadMemory(Arguments):
@@ -101,8 +103,8 @@ class LoadMemory(Arguments):
 
     query: str = Field(min_length=1, description="What to look for, in plain words.")
 
-    def job(self) -> Job:
-        return recalling(self.query, include=["long_term"])
+    def action(self) -> Action:
+        return recall_action(self.query, include=["long_term"])
 
 
 class PrefetchMemory(Arguments):
@@ -110,17 +112,17 @@ class PrefetchMemory(Arguments):
 
     message: str = Field(min_length=1, description="The message that is about to be answered.")
 
-    def job(self) -> Job:
-        return recalling(self.message)
+    def action(self) -> Action:
+        return recall_action(self.message)
 
 
 class Recall(Arguments):
     """Arguments of the prompt `recall`."""
 
-    query: str = Field(min_length=1, description="What is asked or talked about.")
+    query: str = Field(min_length=1, description="The question or the subject.")
 
-    def job(self) -> Job:
-        return recalling(self.query)
+    def action(self) -> Action:
+        return recall_action(self.query)
 
 
 class Record(Arguments):
@@ -137,23 +139,23 @@ class Record(Arguments):
             raise ValueError("give `message`, `answer`, or both")
         return self
 
-    def job(self) -> Job | str:
-        return recording(("user", self.message or ""), ("assistant", self.answer or ""))
+    def action(self) -> Action | str:
+        return record_action(("user", self.message or ""), ("assistant", self.answer or ""))
 
 
 class ListMemories(Arguments):
-    """Arguments of `list_memories` where sessions are the ceiling."""
+    """Arguments of `list_memories` for the ceiling `session`."""
 
     kind: Literal["fact", "turn"] | None = Field(
-        default=None, description="Only statements that were saved or learnt (fact), or only what was said (turn)."
+        default=None, description="Only saved or learnt statements (fact), or only messages of conversations (turn)."
     )
-    limit: int = Field(default=20, ge=1, le=100, description="How many memories at most.")
-    cursor: str | None = Field(default=None, description="The cursor that the page before ended with.")
+    limit: int = Field(default=20, ge=1, le=100, description="Most memories to return.")
+    cursor: str | None = Field(default=None, description="The cursor at the end of the previous page.")
 
-    def job(self) -> Job:
+    def action(self) -> Action:
         kinds: list[Literal["fact", "turn"]] = [self.kind] if self.kind else ["fact", "turn"]
         level, limit, cursor = level_of(self), self.limit, self.cursor
-        return Job(
+        return Action(
             lambda session: session.send(
                 calls.list_memories(kinds=kinds, limit=limit, cursor=cursor, level=level, session_id=session.session_id)
             ),
@@ -162,118 +164,118 @@ class ListMemories(Arguments):
 
 
 class ListMemoriesToAgent(ToAgent, ListMemories):
-    """With the levels up to `agent`."""
+    """Arguments of `list_memories` with a level up to `agent`."""
 
 
 class ListMemoriesToUser(ToUser, ListMemories):
-    """With the levels up to `user`."""
+    """Arguments of `list_memories` with a level up to `user`."""
 
 
 class Forget(Arguments):
     """Arguments of `forget`."""
 
     ids: list[Id] = Field(min_length=1, max_length=100, description="The ids that `list_memories` shows.")
-    dry_run: bool = Field(default=False, description="Only count what would go.")
+    dry_run: bool = Field(default=False, description="Only count what would be erased.")
 
-    def job(self) -> Job:
+    def action(self) -> Action:
         ids, dry_run = self.ids, self.dry_run
-        return Job(lambda session: session.forget(memory_ids=ids, dry_run=dry_run), forgotten_text)
+        return Action(lambda session: session.forget(memory_ids=ids, dry_run=dry_run), forgotten_text)
 
 
 class KagentSave(Arguments):
-    """Arguments of kagent's `save_memory`. What it saves expires, after 15 days unless the store says otherwise."""
+    """Arguments of kagent's `save_memory`. The fact expires after the days that the store sets, or else after 15."""
 
     content: str = Field(
         min_length=1, max_length=MAX_FACT_CHARS, description="One statement that is understood without its context."
     )
 
-    def job(self) -> Job | str:
+    def action(self) -> Action | str:
         def save(session: Any) -> Any:
             days = session.store.default_expiry_days or KAGENT_DAYS
             return session.save(self.content, expires_in_days=days, noted_by=BY_MODEL)
 
-        return Job(save, saved_text) if strip_block(self.content) else NOTHING_TO_SAVE
+        return Action(save, saved_text) if strip_block(self.content) else NOTHING_TO_SAVE
 
 
 class KagentLoad(LoadMemory):
-    """Arguments of kagent's `load_memory`: five memories at most, none with a cosine below 0.3, as JSON."""
+    """Arguments of kagent's `load_memory`: at most five memories with a cosine of 0.3 or more, as JSON."""
 
-    def job(self) -> Job:
-        return replace(recalling(self.query, **KAGENT_RECALL), text=loaded_text)
+    def action(self) -> Action:
+        return replace(recall_action(self.query, **KAGENT_RECALL), text=loaded_text)
 
 
 class KagentPrefetch(PrefetchMemory):
     """Arguments of kagent's `prefetch_memory`."""
 
-    def job(self) -> Job:
-        return recalling(self.message, **KAGENT_RECALL)
+    def action(self) -> Action:
+        return recall_action(self.message, **KAGENT_RECALL)
 
 
 class InWorkspace(Arguments):
-    """A Kaigents tool. Its workspace is the store, whatever is asked for; another name is refused."""
+    """Arguments of a tool of Kaigents. Its workspace is the store; another name is refused."""
 
-    workspace_id: None = Field(default=None, description="The name of this store, if anything.")
+    workspace_id: None = Field(default=None, description="The name of this store, or nothing.")
 
 
 class KaigentsRecord(InWorkspace):
     """Arguments of `memory.record`."""
 
-    content: str = Field(min_length=1, max_length=MAX_FACT_CHARS, description="What to keep.")
+    content: str = Field(min_length=1, max_length=MAX_FACT_CHARS, description="The text to keep.")
     tier: Literal["short", "long"] = Field(
         description="short: a note in this session's window; long: a fact for every later session."
     )
-    metadata: dict[str, Any] | None = Field(default=None, description="With tier long: kept beside the fact.")
+    metadata: dict[str, Any] | None = Field(default=None, description="With tier long: metadata of the fact.")
 
     @model_validator(mode="after")
     def _metadata_of_facts(self) -> Self:
         if self.metadata and self.tier != "long":
-            raise ValueError("`metadata` goes with tier 'long'")
+            raise ValueError("`metadata` needs tier 'long'")
         return self
 
-    def job(self) -> Job | str:
+    def action(self) -> Action | str:
         if self.tier == "short":
-            return recording(("assistant", self.content))
-        return saving(self.content, metadata=self.metadata or {})
+            return record_action(("assistant", self.content))
+        return save_action(self.content, metadata=self.metadata or {})
 
 
 class KaigentsQuery(InWorkspace):
     """Arguments of `memory.query`."""
 
     query: str = Field(min_length=1, description="What to look for, in plain words.")
-    limit: int = Field(default=5, ge=1, le=50, description="How many memories at most.")
+    limit: int = Field(default=5, ge=1, le=50, description="Most memories to return.")
 
-    def job(self) -> Job:
-        return recalling(self.query, include=["long_term"], top_k=self.limit)
+    def action(self) -> Action:
+        return recall_action(self.query, include=["long_term"], top_k=self.limit)
 
 
 class KaigentsRecall(KaigentsQuery):
-    """Arguments of `memory.recall`: the digest comes along."""
+    """Arguments of `memory.recall`, which also returns the digest."""
 
-    def job(self) -> Job:
-        return recalling(self.query, include=["medium_term", "long_term"], top_k=self.limit)
+    def action(self) -> Action:
+        return recall_action(self.query, include=["medium_term", "long_term"], top_k=self.limit)
 
 
 class KaigentsConsolidate(InWorkspace):
     """Arguments of `memory.consolidate`."""
 
-    def job(self) -> Job:
-        return Job(lambda session: session.send(calls.end(session.session_id)), consolidated_text)
+    def action(self) -> Action:
+        return Action(lambda session: session.send(calls.end(session.session_id)), consolidated_text)
 
 
 class KaigentsContext(InWorkspace):
     """Arguments of `memory.assemble_context`."""
 
-    query: str = Field(min_length=1, description="What the context is for.")
-    budget: int = Field(default=2048, ge=1, le=1_000_000, description="Tokens at most.")
+    query: str = Field(min_length=1, description="The question that the context is for.")
+    budget: int = Field(default=2048, ge=1, le=1_000_000, description="Most tokens of the context.")
 
-    def job(self) -> Job:
-        return recalling(self.query, token_budget=self.budget)
+    def action(self) -> Action:
+        return recall_action(self.query, token_budget=self.budget)
 
 
 @cache
 def in_store(arguments: type[InWorkspace], store: str) -> type[InWorkspace]:
-    """The same arguments, where `workspace_id` may name this store and no other."""
-    allowed: Any = Literal[store, None]  # pyright: ignore[reportInvalidTypeForm] - known at run time only
+    """Return the arguments with a `workspace_id` that may name this store only."""
+    allowed: Any = Literal[store, None]  # pyright: ignore[reportInvalidTypeForm] - the store is known at run time only
     return create_model(
         arguments.__name__,
         __base__=arguments,
@@ -281,33 +283,35 @@ def in_store(arguments: type[InWorkspace], store: str) -> type[InWorkspace]:
     )
 
 
-def recalling(query: str, **options: Unpack[RecallOptions]) -> Job:
-    """A recall, which is soft: its text says what is missing."""
-    return Job(lambda session: session.recall(query, **options), recalled_text)
+def recall_action(query: str, **options: Unpack[RecallOptions]) -> Action:
+    """Return an action that recalls. It does not raise in an outage; its text says what is missing."""
+    return Action(lambda session: session.recall(query, **options), recalled_text)
 
 
-def saving(text: str, **options: Unpack[SaveOptions]) -> Job | str:
-    """Save a fact as the assistant's, unless there is nothing new in it."""
+def save_action(text: str, **options: Unpack[SaveOptions]) -> Action | str:
+    """Return an action that saves a fact with the origin `assistant`, or the answer if the text has nothing new."""
     if not strip_block(text):
         return NOTHING_TO_SAVE
     noted: SaveOptions = {**options, "noted_by": BY_MODEL}
-    return Job(lambda session: session.save(text, **noted), saved_text)
+    return Action(lambda session: session.save(text, **noted), saved_text)
 
 
-def recording(*said: tuple[Role, str]) -> Job | str:
-    """Append turns to this session, noted by the assistant. They do not wait for a service that is down: a model is
-    told what is stored, and only that."""
-    made = [
+def record_action(*messages: tuple[Role, str]) -> Action | str:
+    """Return an action that appends turns, noted by the assistant, or the answer if no turn has text.
+
+    The turns do not go through the spool, so that a model is told that they are stored only if they are.
+    """
+    parsed = [
         calls.turn_in({"role": role, "content": content, "noted_by": None if role == BY_MODEL else BY_MODEL})
-        for role, content in said
+        for role, content in messages
         if content.strip()
     ]
-    turns = [kept for turn in made for kept in recordable(turn)]
+    turns = [kept for turn in parsed for kept in recordable(turn)]
     if not turns:
         return NOTHING_TO_SAVE
-    return Job(lambda session: session.send(calls.write(session.session_id, turns)), recorded_text)
+    return Action(lambda session: session.send(calls.write(session.session_id, turns)), recorded_text)
 
 
 def level_of(arguments: Arguments) -> Level | None:
-    """The level that was chosen, where there is one to choose."""
+    """Return the chosen level; None if these arguments have no level."""
     return getattr(arguments, "level", None)

@@ -1,4 +1,7 @@
-"""The tools that a model sees: names, descriptions, profiles, and one dispatcher. Identity is never an argument."""
+"""The tools that a model is offered: names, descriptions, profiles, and the call of a tool by its name.
+
+No tool has an argument for an identity.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ from threefold.checks import checked
 from threefold.contract import Level, WhoAmI
 from threefold.errors import InvalidRequest, ThreefoldError
 from threefold.session import AsyncMemorySession, MemorySession
-from threefold.tools import arguments as kinds
+from threefold.tools import arguments as models
 from threefold.tools.answers import failure_text, wrong_call
-from threefold.tools.arguments import Arguments, InWorkspace, Job, in_store
+from threefold.tools.arguments import Action, Arguments, InWorkspace, in_store
 
 ToolName = Literal[
     "search_memory", "save_memory", "load_memory", "prefetch_memory", "record", "list_memories", "forget"
@@ -25,27 +28,37 @@ DEFAULT_TOOLS: tuple[ToolName, ...] = ("search_memory", "save_memory")
 
 @dataclass(frozen=True)
 class Tool:
-    """One tool, or one prompt, as a framework needs it."""
+    """One tool or prompt, as a framework needs it."""
 
     name: str
     description: str
     arguments: type[Arguments]
     use: str
-    """When to call it, for `tools_hint`."""
+    """The part of `tools_hint` that says when to call the tool."""
     effect: Effect = "reads"
     by_ceiling: Mapping[Level, type[Arguments]] = field(default_factory=dict[Level, type[Arguments]])
-    """The arguments that let choose no level above a ceiling."""
+    """For a ceiling: the arguments whose levels do not exceed it (default: `arguments`)."""
 
     def parameters(self) -> dict[str, Any]:
-        """The JSON schema of the arguments, without the names and remarks that are ours: every token costs."""
+        """Return the JSON schema of the arguments.
+
+        Titles and the docstring of the class are left out to save tokens.
+        """
         schema = self.arguments.model_json_schema()
-        for about in (schema, *schema["properties"].values()):
-            about.pop("title", None)
+        for part in (schema, *schema["properties"].values()):
+            part.pop("title", None)
         schema.pop("description", None)
         return schema
 
     def offered_to(self, whoami: WhoAmI | None) -> Tool:
-        """With the levels that this identity may read, and the one workspace; up to `agent` while it is not known."""
+        """Return the tool as an identity may use it.
+
+        Args:
+            whoami: The identity. None offers the levels up to `agent`.
+
+        Returns:
+            The tool with the levels that this identity may read, and the store as its only workspace.
+        """
         arguments = self.by_ceiling.get(whoami.ceiling if whoami else "agent", self.arguments)
         if whoami is not None and issubclass(arguments, InWorkspace):
             arguments = in_store(arguments, whoami.store.name)
@@ -54,15 +67,16 @@ class Tool:
 
 @dataclass(frozen=True)
 class Profile:
-    """The tools and prompts that one kind of client knows, and which tools it gets unless it names others."""
+    """The tools and prompts for one kind of client."""
 
     tools: Mapping[str, Tool]
     default: tuple[str, ...]
+    """Names of the tools that are offered if none are named."""
     prompts: Mapping[str, Tool]
 
 
 def by_name(*tools: Tool) -> dict[str, Tool]:
-    """The same, by their names."""
+    """Return tools by their names."""
     return {tool.name: tool for tool in tools}
 
 
@@ -70,53 +84,53 @@ TOOLS: Mapping[str, Tool] = by_name(
     Tool(
         "search_memory",
         "Search long-term memory for what was said or learnt in earlier conversations.",
-        kinds.SearchMemoryToUser,
+        models.SearchMemoryToUser,
         "search_memory to look up what was said or learnt earlier",
-        by_ceiling={"session": kinds.SearchMemory, "agent": kinds.SearchMemoryToAgent},
+        by_ceiling={"session": models.SearchMemory, "agent": models.SearchMemoryToAgent},
     ),
     Tool(
         "save_memory",
         "Save one lasting fact to long-term memory, for later conversations.",
-        kinds.SaveMemory,
+        models.SaveMemory,
         "save_memory to keep a fact that will matter later",
         effect="adds",
     ),
     Tool(
         "load_memory",
         "Load the memories that matter for a query.",
-        kinds.LoadMemory,
+        models.LoadMemory,
         "load_memory to load what matters for a query",
     ),
     Tool(
         "prefetch_memory",
         "Load everything that matters for a message: recent turns, the digest and memories.",
-        kinds.PrefetchMemory,
+        models.PrefetchMemory,
         "prefetch_memory to load all context for a message",
     ),
     Tool(
         "record",
         "Record what was said in this conversation, word for word, so that later conversations can recall it.",
-        kinds.Record,
+        models.Record,
         "record to keep what was said, word for word",
         effect="adds",
     ),
     Tool(
         "list_memories",
         "List what is remembered, newest first, with the id of each memory.",
-        kinds.ListMemoriesToUser,
+        models.ListMemoriesToUser,
         "list_memories to see all that is remembered",
-        by_ceiling={"session": kinds.ListMemories, "agent": kinds.ListMemoriesToAgent},
+        by_ceiling={"session": models.ListMemories, "agent": models.ListMemoriesToAgent},
     ),
     Tool(
         "forget",
         "Erase memories for good, by their ids. Only when the user asks for it.",
-        kinds.Forget,
+        models.Forget,
         "forget to erase what the user wants forgotten",
         effect="erases",
     ),
 )
 
-RECALL_PROMPT = Tool("recall", "What memory holds on a subject, to start from.", kinds.Recall, "recall")
+RECALL_PROMPT = Tool("recall", "Recall what is remembered about a subject.", models.Recall, "recall")
 
 PROFILES: Mapping[ProfileName, Profile] = {
     "threefold": Profile(
@@ -126,22 +140,27 @@ PROFILES: Mapping[ProfileName, Profile] = {
     ),
     "kagent": Profile(
         by_name(
-            replace(TOOLS["save_memory"], arguments=kinds.KagentSave),
+            replace(TOOLS["save_memory"], arguments=models.KagentSave),
             replace(
                 TOOLS["load_memory"],
-                arguments=kinds.KagentLoad,
+                arguments=models.KagentLoad,
                 description="Load the memories that matter for a query, as JSON.",
             ),
             replace(
                 TOOLS["prefetch_memory"],
-                arguments=kinds.KagentPrefetch,
+                arguments=models.KagentPrefetch,
                 description="Load the memories that matter for a message, before it is answered.",
                 use="prefetch_memory to load what matters for a message",
             ),
         ),
         ("save_memory", "load_memory", "prefetch_memory"),
         by_name(
-            Tool("prefetch_memory", "The memories that matter for a message.", kinds.KagentPrefetch, "prefetch_memory"),
+            Tool(
+                "prefetch_memory",
+                "Load memories for a message.",
+                models.KagentPrefetch,
+                "prefetch_memory",
+            ),
             RECALL_PROMPT,
         ),
     ),
@@ -150,33 +169,33 @@ PROFILES: Mapping[ProfileName, Profile] = {
             Tool(
                 "memory.record",
                 "Keep a note in this session, or a fact for every later one.",
-                kinds.KaigentsRecord,
+                models.KaigentsRecord,
                 "memory.record to keep something",
                 effect="adds",
             ),
             Tool(
                 "memory.query",
                 "Search long-term memory.",
-                kinds.KaigentsQuery,
+                models.KaigentsQuery,
                 "memory.query to look something up",
             ),
             Tool(
                 "memory.recall",
                 "Search long-term memory, with the digest of this session.",
-                kinds.KaigentsRecall,
+                models.KaigentsRecall,
                 "memory.recall to look it up together with the story so far",
             ),
             Tool(
                 "memory.consolidate",
                 "Consolidate what this session has said so far, without waiting for it to go idle.",
-                kinds.KaigentsConsolidate,
+                models.KaigentsConsolidate,
                 "memory.consolidate at the end of a run",
                 effect="adds",
             ),
             Tool(
                 "memory.assemble_context",
                 "Assemble digest, memories and latest turns for a query, within a budget of tokens.",
-                kinds.KaigentsContext,
+                models.KaigentsContext,
                 "memory.assemble_context to load all context for a query",
             ),
         ),
@@ -187,14 +206,44 @@ PROFILES: Mapping[ProfileName, Profile] = {
 
 
 def memory_tools(whoami: WhoAmI | None = None, names: Sequence[str] = DEFAULT_TOOLS) -> list[Tool]:
-    """The named tools, with the levels that this identity may read; up to `agent` while it is not known."""
+    """Return tools for a model, by their names.
+
+    Args:
+        whoami: The identity that will use the tools; its ceiling limits the levels that a model may choose. None
+            (default) offers the levels up to `agent`.
+        names: `search_memory`, `save_memory` (both by default), `load_memory`, `prefetch_memory`, `record`,
+            `list_memories`, `forget`.
+
+    Returns:
+        The tools in the order of `names`.
+
+    Raises:
+        InvalidRequest: There is no tool with one of the names.
+
+    Example:
+        >>> [tool.name for tool in memory_tools()]
+        ['search_memory', 'save_memory']
+    """
     return profile_tools("threefold", whoami, names)
 
 
 def profile_tools(
     profile: ProfileName, whoami: WhoAmI | None = None, names: Sequence[str] | None = None, *, read_only: bool = False
 ) -> list[Tool]:
-    """The tools of a profile, or those named of them; `read_only` leaves out what adds or erases."""
+    """Return tools of a profile.
+
+    Args:
+        profile: `threefold`, `kagent` or `kaigents`.
+        whoami: The identity that will use the tools. None (default) offers the levels up to `agent`.
+        names: Names of tools of the profile (default: the default tools of the profile).
+        read_only: Leave out tools that add or erase.
+
+    Returns:
+        The tools in the order of `names`.
+
+    Raises:
+        InvalidRequest: The profile has no tool with one of the names.
+    """
     known = PROFILES[profile]
     chosen = known.default if names is None else names
     unknown = [name for name in chosen if name not in known.tools]
@@ -205,20 +254,37 @@ def profile_tools(
 
 
 def tools_hint(tools: Sequence[Tool]) -> str:
-    """The one sentence that tells a model they exist."""
+    """Return one sentence for the instructions of a model, which says when to call each tool.
+
+    Args:
+        tools: At least one tool.
+
+    Returns:
+        The sentence.
+    """
     return f"You have a memory of earlier conversations: call {', or '.join(tool.use for tool in tools)}."
 
 
 def run_tool(
     session: MemorySession, name: str, arguments: Mapping[str, Any], tools: Sequence[Tool] | None = None
 ) -> str:
-    """Do what a model asked for, and say how it went. Only a strict session raises, and never for bad arguments.
+    """Run the tool that a model called.
 
-    Without `tools`, those that were offered, it may be any but those that erase.
+    Args:
+        session: The session to act on.
+        name: The name of the tool, as the model gave it.
+        arguments: The arguments, as the model gave them.
+        tools: The tools that were offered (default: all tools that do not erase).
+
+    Returns:
+        The answer for the model. For a wrong call it says what is wrong; in an outage, that memory is not available.
+
+    Raises:
+        ThreefoldError: In the failure mode `strict`, if the service refused the call or did not answer.
     """
     try:
-        job = find_job(name, arguments, tools)
-        return job if isinstance(job, str) else job.text(job.ask(session))
+        action = find_action(name, arguments, tools)
+        return action if isinstance(action, str) else action.text(action.run(session))
     except InvalidRequest as error:
         return wrong_call(error)
     except ThreefoldError as error:
@@ -230,10 +296,23 @@ def run_tool(
 async def run_tool_async(
     session: AsyncMemorySession, name: str, arguments: Mapping[str, Any], tools: Sequence[Tool] | None = None
 ) -> str:
-    """`run_tool`, awaited."""
+    """Run the tool that a model called, for asynchronous code.
+
+    Args:
+        session: The session to act on.
+        name: The name of the tool, as the model gave it.
+        arguments: The arguments, as the model gave them.
+        tools: The tools that were offered (default: all tools that do not erase).
+
+    Returns:
+        The answer for the model. For a wrong call it says what is wrong; in an outage, that memory is not available.
+
+    Raises:
+        ThreefoldError: In the failure mode `strict`, if the service refused the call or did not answer.
+    """
     try:
-        job = find_job(name, arguments, tools)
-        return job if isinstance(job, str) else job.text(await job.ask(session))
+        action = find_action(name, arguments, tools)
+        return action if isinstance(action, str) else action.text(await action.run(session))
     except InvalidRequest as error:
         return wrong_call(error)
     except ThreefoldError as error:
@@ -242,10 +321,22 @@ async def run_tool_async(
         return failure_text(error)
 
 
-def find_job(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool] | None = None) -> Job | str:
-    """What a call asks for, or `InvalidRequest` in words that a model can act on."""
+def find_action(name: str, arguments: Mapping[str, Any], tools: Sequence[Tool] | None = None) -> Action | str:
+    """Return the action that a call of a tool asks for, or its answer if no call of the service is needed.
+
+    Args:
+        name: The name of the tool.
+        arguments: Its arguments.
+        tools: The tools that were offered (default: all tools that do not erase).
+
+    Returns:
+        The action, or the answer for the model.
+
+    Raises:
+        InvalidRequest: There is no such tool, or an argument is wrong; the message is written for a model.
+    """
     offered = [tool for tool in TOOLS.values() if tool.effect != "erases"] if tools is None else tools
     tool = next((tool for tool in offered if tool.name == name), None)
     if tool is None:
-        raise InvalidRequest(f"there is no tool {name!r}; there are {', '.join(tool.name for tool in offered)}")
-    return checked(tool.arguments, **arguments).job()
+        raise InvalidRequest(f"there is no tool {name!r}; the tools are {', '.join(tool.name for tool in offered)}")
+    return checked(tool.arguments, **arguments).action()

@@ -21,7 +21,7 @@ from threefold.errors import Conflict, InvalidRequest, NotFound, ThreefoldError,
 from threefold.policy import is_refusal
 from threefold.render import digest_lines, join_block, memory_line
 from threefold.tools.answers import failure_text, wrong_call
-from threefold.tools.definitions import PROFILES, ProfileName, Tool, find_job, profile_tools, tools_hint
+from threefold.tools.definitions import PROFILES, ProfileName, Tool, find_action, profile_tools, tools_hint
 
 Request = TypeVar("Request")
 
@@ -119,8 +119,8 @@ class Connection:
         """Call a tool. Every outcome, failures included, becomes a text from which a model can go on."""
         name, arguments = request.params.name, request.params.arguments or {}
         try:
-            call = find_job(name, arguments, self.offer.tools(await self.whoami()))
-            return _text_result(call if isinstance(call, str) else call.text(await call.ask(self.session)))
+            action = find_action(name, arguments, self.offer.tools(await self.whoami()))
+            return _text_result(action if isinstance(action, str) else action.text(await action.run(self.session)))
         except InvalidRequest as error:
             return _text_result(wrong_call(error), is_error=True)
         except ThreefoldError as error:
@@ -135,8 +135,8 @@ class Connection:
         """Return the result of a prompt's call as a user message."""
         name, arguments = request.params.name, request.params.arguments or {}
         with _protocol_errors():
-            call = find_job(name, arguments, list(self.offer.prompts.values()))
-            text = call if isinstance(call, str) else call.text(await call.ask(self.session))
+            action = find_action(name, arguments, list(self.offer.prompts.values()))
+            text = action if isinstance(action, str) else action.text(await action.run(self.session))
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
         return types.GetPromptResult(description=self.offer.prompts[name].description, messages=[message])
 
