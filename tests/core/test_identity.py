@@ -8,26 +8,26 @@ from uuid import UUID
 import pytest
 
 from threefold.errors import InvalidRequest
-from threefold.identity import Identity, Who, name_of
+from threefold.identity import Identity, RunIdentity, name_of
 
 
 def test_values_are_used_unchanged() -> None:
-    assert Identity[str](user="ann", session=" s ").of("run", "own") == Who("ann", None, " s ")
-    assert Identity[str]().of("run", "own") == Who(None, None, "own")
+    assert Identity[str](user="ann", session=" s ").of("run", "own") == RunIdentity("ann", None, " s ")
+    assert Identity[str]().of("run", "own") == RunIdentity(None, None, "own")
 
 
 def test_functions_receive_the_run() -> None:
     named = Identity[dict[str, str]](
         user=lambda run: run["user"], agent=lambda run: run["agent"], session=lambda run: run["id"]
     )
-    assert named.of({"user": "ann", "agent": "bot", "id": "7"}, "own") == Who("ann", "bot", "7")
+    assert named.of({"user": "ann", "agent": "bot", "id": "7"}, "own") == RunIdentity("ann", "bot", "7")
 
 
 @pytest.mark.parametrize("nothing", [None, "", 7])
 @pytest.mark.parametrize("name", ["user", "agent", "session"])
 def test_function_that_returns_no_name_is_an_error(name: str, nothing: object) -> None:
     options = cast(dict[str, Any], {name: lambda _: nothing})  # pyright: ignore[reportUnknownLambdaType]
-    with pytest.raises(InvalidRequest, match=f"{name}: its function gave {nothing!r}"):
+    with pytest.raises(InvalidRequest, match=f"{name}: its function returned {nothing!r}"):
         Identity[str](**options).of("run", "own")
 
 
@@ -38,5 +38,5 @@ def test_names_in_untyped_data(value: object, name: str | None) -> None:
 
 @pytest.mark.parametrize("wrong", [True, 1.5, ["ann"], b"ann"])
 def test_value_that_is_no_name_is_refused(wrong: object) -> None:
-    with pytest.raises(InvalidRequest, match="user_id: it is named by a string, not by"):
+    with pytest.raises(InvalidRequest, match="user_id: must be a string, not"):
         name_of("user_id", wrong)

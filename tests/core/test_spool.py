@@ -171,7 +171,7 @@ def test_truncated_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_unusable_directory_is_logged_and_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "spool").write_text("a file, not a directory")
     assert not DirectorySpool(tmp_path / "spool").put(entry())
-    assert "cannot be written" in caplog.text
+    assert "cannot write to the spool" in caplog.text
 
 
 def test_unreadable_file_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +181,7 @@ def test_unreadable_file_is_skipped(tmp_path: Path, caplog: pytest.LogCaptureFix
     (whole,) = tmp_path.rglob("*.json")
     whole.with_name(f"0-strange-{whole.stem.rpartition('-')[2]}.json").mkdir()
     assert list(spool.pending(KEY.origin, KEY)) == [kept]
-    assert "cannot be read" in caplog.text
+    assert "cannot read a file" in caplog.text
     assert not spool.holds(Entry("x" * 300, KEY, kept.request))  # longer than a file name may be
 
 

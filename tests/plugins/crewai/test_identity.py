@@ -92,7 +92,7 @@ def test_number_is_accepted_as_a_name(line: Line) -> None:
 
 def test_value_that_is_no_name_stops_the_kickoff(line: Line) -> None:
     script = Script()
-    with pytest.raises(MemoryAborted, match="user_id: it is named by a string, not by list"):
+    with pytest.raises(MemoryAborted, match="user_id: must be a string, not list"):
         crew_that(script, memory_of(line)).kickoff({**inputs("Hello."), "user_id": ["ana"]})
     assert script.prompts == []
 

@@ -64,7 +64,7 @@ def test_sources_of_a_user_have_a_fixed_order() -> None:
 
 @pytest.mark.parametrize("nobody", ["", None])
 def test_function_that_returns_no_user_is_an_error(nobody: Any) -> None:
-    with pytest.raises(InvalidRequest, match="user: its function gave"):
+    with pytest.raises(InvalidRequest, match="user: its function returned"):
         find_user(config(user_id="ana"), lambda _: nobody, "of client")
 
 

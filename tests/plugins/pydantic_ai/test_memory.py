@@ -362,7 +362,7 @@ async def test_two_different_capabilities_on_one_agent_are_refused(service: Loca
 @pytest.mark.parametrize("nobody", [None, ""])
 async def test_function_that_returns_no_user_stops_the_run_before_the_model(memory: Any, nobody: Any) -> None:
     model = Model()
-    with pytest.raises(InvalidRequest, match="user: its function gave"):
+    with pytest.raises(InvalidRequest, match="user: its function returned"):
         await agent_of(model, memory(user=lambda _: nobody)).run("Hello.", conversation_id="s")  # pyright: ignore
     assert model.requests == []
 

@@ -161,7 +161,7 @@ class Admin:
         """
         with read_archive(lines) as archive:
             options = {"trust_archive": trust_archive}
-            return total([self.load_rows(rows, **archive.whose, **options) for rows in archive.batches()])
+            return total([self.load_rows(rows, **archive.owner, **options) for rows in archive.batches()])
 
     def load_rows(
         self,
@@ -367,7 +367,7 @@ class AsyncAdmin:
         """
         with await asyncio.to_thread(read_archive, lines) as archive:
             options = {"trust_archive": trust_archive}
-            return total([await self.load_rows(rows, **archive.whose, **options) for rows in archive.batches()])
+            return total([await self.load_rows(rows, **archive.owner, **options) for rows in archive.batches()])
 
     async def load_rows(
         self,

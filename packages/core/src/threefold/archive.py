@@ -1,7 +1,6 @@
-"""Archives of one owner's memory, as `export` gives them: JSON lines, from a head to an end that has their hash.
+"""Read archives of the memory of one owner, as `export` writes them: JSON lines from a head to an end with a hash.
 
-Whoever hands over an archive may have made it up: lines, rows and the whole have limits, and nothing is sent before all
-of it has been read.
+An archive may be forged: lines, rows and the whole have limits, and nothing is sent before all of it was read.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from threefold.errors import InvalidRequest
 
 FORM = 1
 BATCH_ROWS = 500
-BATCH_BYTES = 8_000_000  # and one more row of some megabytes: well below the 32 MiB that a body may have
+BATCH_BYTES = 8_000_000  # with one more row of some megabytes, below the 32 MiB that a body may have
 MAX_LINE_BYTES = 32 * 2**20
 MAX_ROWS = 10_000_000
 MAX_BYTES = 64 * 2**30
-"""Rows wait in a temporary file. An archive is never unpacked, so that file is not larger than the archive."""
+"""Rows are kept in a temporary file. An archive is never unpacked, so the file is not larger than the archive."""
 IN_MEMORY_BYTES = 4 * 2**20
 
-NOT_WHOLE = "this is no whole archive: its {} line is not as `threefold admin export` writes it"
+NOT_WHOLE = "this is not a complete archive: its {} line is not as `threefold admin export` writes it"
 _OTHER_FILES = (
     (b"PK", "a zip file; unpack it first"),
     (b"\x1f\x8b", "a gzip file; unpack it first"),
@@ -39,7 +38,7 @@ _OTHER_FILES = (
 )
 
 
-class Whose(TypedDict):
+class ArchiveOwner(TypedDict):
     """The owner that an archive names."""
 
     user: str | None
@@ -47,20 +46,20 @@ class Whose(TypedDict):
 
 
 class _Form(BaseModel):
-    """What the head of an archive of any version says."""
+    """The form in the head of an archive of any version."""
 
     threefold_archive: int
 
 
 @dataclass
 class Archive:
-    """An archive that was read to its end and is whole; to be closed."""
+    """A complete archive that was read to its end; the caller closes it."""
 
-    whose: Whose
+    owner: ArchiveOwner
     rows: IO[bytes]
 
     def batches(self) -> Iterator[list[Any]]:
-        """The rows, some at a time."""
+        """Yield the rows in batches of at most `BATCH_ROWS` rows and about `BATCH_BYTES` bytes."""
         self.rows.seek(0)
         batch: list[Any] = []
         size = 0
@@ -83,8 +82,11 @@ class Archive:
 
 
 def read_archive(lines: Iterable[str] | Iterable[bytes]) -> Archive:
-    """Read an archive to its end: half of one must not get in. `InvalidRequest` if it is none, or is torn."""
-    rows = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - closed by whoever reads the archive
+    """Read an archive to its end, so that no part of an incomplete one is imported.
+
+    Raise InvalidRequest if it is not an archive, or not complete.
+    """
+    rows = tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES)  # noqa: SIM115 - the reader of the archive closes it
     try:
         return Archive(_spool(_bounded(lines), rows), rows)
     except BaseException:
@@ -93,23 +95,23 @@ def read_archive(lines: Iterable[str] | Iterable[bytes]) -> Archive:
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file, none of which is read further than a line may be long."""
+    """Yield the lines of a file; of a longer line than is allowed, only the beginning is read."""
     while line := file.readline(MAX_LINE_BYTES + 1):
         yield line
 
 
 def total(receipts: Iterable[ImportReceipt]) -> ImportReceipt:
-    """The sum of what became of all batches."""
+    """Return the sum of the receipts of all batches."""
     found = list(receipts)
     return ImportReceipt(added=sum(one.added for one in found), present=sum(one.present for one in found))
 
 
-def _spool(lines: Iterator[bytes], rows: IO[bytes]) -> Whose:
-    """Keep the rows, and say whose they are, once the end has their number and their hash."""
+def _spool(lines: Iterator[bytes], rows: IO[bytes]) -> ArchiveOwner:
+    """Write the rows to a file and return their owner. Raise InvalidRequest if the end states another count or hash."""
     head = next(lines, b"")
-    whose = _whose(head)
+    owner = _owner_of(head)
     digest = hashlib.sha256(head)
-    count = -1  # the last line is no row
+    count = -1  # the last line is not a row
     last = b""
     for line in lines:
         if count >= 0:
@@ -124,32 +126,32 @@ def _spool(lines: Iterator[bytes], rows: IO[bytes]) -> Whose:
         raise InvalidRequest(NOT_WHOLE.format("last")) from None
     if (end.rows, end.sha256) != (count, digest.hexdigest()):
         raise InvalidRequest("lines of this archive are missing or were changed")
-    return whose
+    return owner
 
 
 def _bounded(lines: Iterable[str] | Iterable[bytes]) -> Iterator[bytes]:
-    """Each line with one line end, as it was hashed; refused where an archive could not be so large."""
+    """Yield each line with one line end, as it was hashed. Raise InvalidRequest above the limits of an archive."""
     size = 0
     try:
         for number, line in enumerate(lines):
             data = (line if isinstance(line, bytes) else line.encode()).rstrip(b"\r\n") + b"\n"
             size += len(data)
             if b"\n" in data[:-1]:
-                raise InvalidRequest("this is no archive: a line of it has line ends inside")
+                raise InvalidRequest("this is not an archive: one of its lines contains line ends")
             if len(data) > MAX_LINE_BYTES or number > MAX_ROWS + 1 or size > MAX_BYTES:
                 raise InvalidRequest(
-                    f"this is no archive, or one too large to import: up to {MAX_LINE_BYTES} bytes a line, "
+                    f"this is not an archive, or it is too large to import: at most {MAX_LINE_BYTES} bytes per line, "
                     f"{MAX_ROWS} rows and {MAX_BYTES} bytes in all"
                 )
             yield data
     except UnicodeError:
-        raise InvalidRequest("this is no archive: it is not text in UTF-8") from None
+        raise InvalidRequest("this is not an archive: it is not text in UTF-8") from None
 
 
-def _whose(head: bytes) -> Whose:
+def _owner_of(head: bytes) -> ArchiveOwner:
     for start, name in _OTHER_FILES:
         if head.startswith(start):
-            raise InvalidRequest(f"this is no archive but {name}")
+            raise InvalidRequest(f"this is not an archive but {name}")
     try:
         form = _Form.model_validate_json(head).threefold_archive
     except ValidationError:
@@ -159,14 +161,14 @@ def _whose(head: bytes) -> Whose:
             f"this archive has form {form}, which a newer version wrote; update threefold to import it"
         )
     try:
-        whose = ArchiveHead.model_validate_json(head)
+        owner = ArchiveHead.model_validate_json(head)
     except ValidationError:
         raise InvalidRequest(NOT_WHOLE.format("first")) from None
-    return Whose(user=whose.user, self_agent=whose.self_agent)
+    return ArchiveOwner(user=owner.user, self_agent=owner.self_agent)
 
 
 def _check_row(line: bytes, number: int) -> None:
     try:
         ArchiveRow.model_validate(from_json(line, allow_inf_nan=False))
     except (ValidationError, ValueError):
-        raise InvalidRequest(f"row {number} of this archive is no row of a table in JSON") from None
+        raise InvalidRequest(f"row {number} of this archive is not a row of a table in JSON") from None

@@ -1,4 +1,4 @@
-"""Check what a caller gives against the contract, before it is sent."""
+"""Check the arguments of a caller against the contract before they are sent."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ID: TypeAdapter[str] = TypeAdapter(Id)
 
 
 def checked(model: type[M], /, **fields: Any) -> M:
-    """A model of the contract, or `InvalidRequest` that names the fields and quotes none of their content."""
+    """Return a model of the contract. Raise InvalidRequest with the names of wrong fields, without their content."""
     try:
         return model.model_validate(fields)
     except ValidationError as error:
         refusal = _refusal(error)
-    raise refusal  # out here, as a chained pydantic error would quote the content
+    raise refusal  # outside of `except`: a chained error of pydantic would quote the content
 
 
 def checked_id(name: str, value: str) -> str:
-    """An id as the contract wants it, exactly as it came."""
+    """Return an id unchanged. Raise InvalidRequest if the contract does not allow it."""
     try:
         return _ID.validate_python(value)
     except ValidationError as error:
@@ -35,7 +35,7 @@ def checked_id(name: str, value: str) -> str:
 
 
 def id_or_none(text: str | None) -> str | None:
-    """A name that a model or a framework made up, where it can be an id: it must not cost the turn it comes with."""
+    """Return a name that a model or a framework chose, or None if it is not a valid id, so that its turn is kept."""
     try:
         return checked_id("name", text or "")
     except InvalidRequest:
@@ -43,12 +43,12 @@ def id_or_none(text: str | None) -> str | None:
 
 
 def id_or_hash(text: str | None) -> str:
-    """An id; in place of one that memory refuses its hash, so that the same message stays the same turn."""
+    """Return an id, or the hash of an invalid id, so that the same message is always the same turn."""
     return id_or_none(text) or sha256((text or "").encode(errors="surrogatepass")).hexdigest()
 
 
 def problem(message: str) -> str:
-    """A validation message without the word that pydantic puts before ours."""
+    """Return a validation message without the prefix that pydantic adds."""
     return message.removeprefix("Value error, ")
 
 

@@ -1,4 +1,4 @@
-"""Connections on first use: one httpx client per process, or per event loop, under one `MemoryClient`."""
+"""Open connections on first use: one httpx client per process, or per event loop, for each memory client."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepali
 
 @cache
 def _tls_context(is_https: bool) -> ssl.SSLContext:
-    """Shared by all clients, as loading the certificates takes 23 ms; where none are needed, none are trusted."""
+    """Return a context that all clients share: loading the certificates takes 23 ms. Without https none are loaded."""
     return httpx.create_ssl_context() if is_https else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Connections:
-    """One `httpx.Client` per process: a forked child must not talk on its parent's sockets, nor close them."""
+    """One `httpx.Client` per process: a forked child must neither use nor close the sockets of its parent."""
 
     def __init__(self, transport: httpx.BaseTransport | None, is_https: bool) -> None:
         self._transport = transport
         self._is_https = is_https
         self._clients: dict[int, httpx.Client] = {}
-        weakref.finalize(self, _close_own, self._clients)  # scripts that never close must not warn at exit
+        weakref.finalize(self, _close_own, self._clients)  # a script that never closes must not warn at exit
 
     def open(self) -> httpx.Client:
-        """The client of this process."""
+        """Return the client of this process."""
         client = self._clients.get(os.getpid())
-        # setdefault is atomic: of two threads that get here, one keeps its client and the other drops an unused one.
+        # setdefault is atomic: if two threads get here, one client is kept and the other is dropped unused.
         return client or self._clients.setdefault(os.getpid(), self._new())
 
     def close(self) -> None:
-        """Close this process's connections."""
+        """Close the connections of this process."""
         _close_own(self._clients)
 
     def _new(self) -> httpx.Client:
@@ -51,7 +51,7 @@ def _close_own(clients: dict[int, httpx.Client]) -> None:
 
 
 _Clients = dict[asyncio.AbstractEventLoop, tuple[httpx.AsyncClient, AsyncGenerator[None]]]
-_held: dict[int, _Clients] = {}
+_referenced: dict[int, _Clients] = {}
 
 
 class AsyncConnections:
@@ -61,27 +61,27 @@ class AsyncConnections:
         self._transport = transport
         self._is_https = is_https
         self._clients: _Clients = {}
-        # Held from outside until this object is gone: collected in one cycle with it, idle sockets would be finalized
-        # before the generator that closes them, and each would warn.
-        _held[id(self._clients)] = self._clients
-        weakref.finalize(self, _held.pop, id(self._clients))
+        # Referenced from outside until this object is deleted. Collected in one cycle with it, idle sockets would be
+        # finalized before the generator that closes them, and each socket would warn.
+        _referenced[id(self._clients)] = self._clients
+        weakref.finalize(self, _referenced.pop, id(self._clients))
 
     async def open(self) -> httpx.AsyncClient:
-        """The client of the running loop."""
+        """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
-        held = self._clients.get(loop)
-        if held is None:
+        opened = self._clients.get(loop)
+        if opened is None:
             self._drop_closed_loops()
             client = self._new()
-            held = self._clients[loop] = client, _closing_with_loop(client)
-            await anext(held[1])
-        return held[0]
+            opened = self._clients[loop] = client, _closing_with_loop(client)
+            await anext(opened[1])
+        return opened[0]
 
     async def close(self) -> None:
         """Close the connections of the running loop."""
-        held = self._clients.pop(asyncio.get_running_loop(), None)
-        if held is not None:
-            await held[1].aclose()
+        opened = self._clients.pop(asyncio.get_running_loop(), None)
+        if opened is not None:
+            await opened[1].aclose()
 
     def _new(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=self._transport, verify=_tls_context(self._is_https), limits=LIMITS)
@@ -100,8 +100,11 @@ async def _closing_with_loop(client: httpx.AsyncClient) -> AsyncGenerator[None]:
 
 
 class _Unstoppable(asyncio.Task[None]):
-    """`asyncio.run` cancels what still runs, then waits for it. Cancelled, httpx would close one connection and leave
-    the others to the garbage collector, which warns of each."""
+    """A task that ignores cancellation.
+
+    `asyncio.run` cancels the tasks that still run, then waits for them. If `aclose` of httpx is cancelled, it closes
+    one connection and leaves the others to the garbage collector, which warns for each.
+    """
 
     def cancel(self, msg: object = None) -> bool:
         return False

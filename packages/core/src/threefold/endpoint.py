@@ -1,4 +1,4 @@
-"""Where to call, and as whom: what both clients share."""
+"""`Endpoint`: URL, identity and deadlines, the base of both clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_URL = "http://127.0.0.1:8181"
 
 
 class Endpoint:
-    """Target, identity and deadlines: all that the twins share."""
+    """URL, identity and deadlines of a client."""
 
     def __init__(
         self,
@@ -43,22 +43,28 @@ class Endpoint:
 
     @property
     def origin(self) -> str:
-        """Names service and credential without telling them: what one key left unsent, no other may send."""
+        """Hash of the URL and the key. Writes in the spool are sent only by a client with the same origin."""
         return hashlib.sha256(json.dumps([self.url, self._api_key]).encode()).hexdigest()[:16]
 
     def acting_as(self, *, user: str | None, agent: str | None) -> Self:
-        """A client for exactly this user and agent, on the same connections."""
+        """Return a client for another user and agent that shares the connections of this one.
+
+        Args:
+            user: The user, or None to name no user.
+            agent: The agent, or None to name no agent.
+
+        Raises:
+            InvalidRequest: The user or the agent is not a valid id.
+        """
         clone = copy.copy(self)
         clone.user = user if user is None else checked_id("user", user)
         clone.agent = agent if agent is None else checked_id("agent", agent)
         return clone
 
     def _exchange(self, call: Call[R]) -> Exchange[R]:
-        """A call about to be made."""
         return Exchange(call, self.url, call.seconds(self.deadlines), self._clock)
 
     def _request(self, client: httpx.Client | httpx.AsyncClient, call: Call[R], left: float) -> httpx.Request:
-        """A call as HTTP."""
         return client.build_request(
             call.method,
             self.url + call.path,
@@ -82,20 +88,20 @@ class Endpoint:
 
 
 def _checked_url(text: str) -> str:
-    """An http(s) URL without credentials or query: it appears in messages."""
+    """Return an http(s) URL. Credentials and queries are refused, because the URL appears in messages."""
     try:
         url = httpx.URL(text.rstrip("/"))
     except httpx.InvalidURL:
         url = httpx.URL()
     if url.scheme not in ("http", "https") or not url.host:
-        raise ValueError(f"url must be an http:// or https:// URL with a host; for example {DEFAULT_URL}")
+        raise ValueError(f"url must be an http:// or https:// URL with a host, for example {DEFAULT_URL}")
     if url.userinfo or url.query or url.fragment:
-        raise ValueError("url must not carry credentials, a query or a fragment; pass api_key instead")
+        raise ValueError("url must not contain credentials, a query or a fragment; pass the key as api_key")
     return str(url)
 
 
 def _checked_key(key: str | None) -> str | None:
-    """A key that fits in a header; what is wrong is said without quoting it."""
+    """Return a key that fits in a header. The error does not quote the key."""
     if key is not None and not (key.isascii() and key.isprintable() and key.strip() == key != ""):
         raise ValueError("api_key must be printable ASCII without surrounding blanks (a trailing newline?)")
     return key

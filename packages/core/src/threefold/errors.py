@@ -35,7 +35,7 @@ class ServiceError(ThreefoldError):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
     refusal: ClassVar[bool] = False
-    """True where trying again cannot help: the caller, not the service, has to change."""
+    """True if a retry cannot help, because the request has to change."""
 
     def __init__(self, message: str, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -50,55 +50,55 @@ class InvalidRequest(ServiceError):
 
 
 class TooLarge(ServiceError):
-    """The body is over the limit."""
+    """The body of the request is larger than the limit."""
 
     code, status, refusal = "too_large", 413, True
 
 
 class Unauthenticated(ServiceError):
-    """No identity, or one that does not verify."""
+    """The request has no identity, or its key or token is not valid."""
 
     code, status, refusal = "unauthenticated", 401, True
 
 
 class Forbidden(ServiceError):
-    """A verified identity that may not do this."""
+    """The identity is verified but may not do this."""
 
     code, status, refusal = "forbidden", 403, True
 
 
 class QuotaExceeded(Forbidden):
-    """The user keeps as much as the store allows: nothing was stored until some of it is forgotten."""
+    """The user has stored as much as the store allows. Nothing was stored; forget something first."""
 
     code = "quota_exceeded"
 
 
 class NotFound(ServiceError):
-    """No such thing, or not yours: the two look the same."""
+    """The thing does not exist or is not visible to this identity; the answer is the same for both."""
 
     code, status, refusal = "not_found", 404, True
 
 
 class Conflict(ServiceError):
-    """The same id was written before with other content; nothing of the call was stored."""
+    """The id was written before with other content. Nothing of the call was stored."""
 
     code, status, refusal = "conflict", 409, True
 
 
 class RevisionConflict(Conflict):
-    """The session moved on since it was read; `details["revision"]` is the current one."""
+    """The session changed after it was read; `details["revision"]` is its current revision."""
 
     code = "revision_conflict"
 
 
 class RateLimited(ServiceError):
-    """Too many requests; `details["retry_after"]` is in seconds."""
+    """Too many requests; `details["retry_after"]` says after how many seconds to try again."""
 
     code, status = "rate_limited", 429
 
 
 class EmbedderMismatch(ServiceError):
-    """The stored vectors came from another embedder; run `threefold reembed`."""
+    """The stored vectors are of another embedder; run `threefold reembed`."""
 
     code, status = "embedder_mismatch", 503
 
@@ -110,21 +110,21 @@ class Unavailable(ServiceError):
 
 
 class InternalError(ServiceError):
-    """A fault of the service; details are in its log, never in the answer."""
+    """The service failed. The details are in its log, never in the answer."""
 
     code, status = "internal", 500
 
 
 class Unreachable(ThreefoldError):
-    """No usable answer: refused, reset, timed out, or not the service at all."""
+    """No usable answer: the connection was refused or reset, timed out, or something else answered."""
 
 
 class CircuitOpen(Unreachable):
-    """Not tried, since the last calls failed; the breaker closes again by itself."""
+    """The call was not made, because the last calls failed. The breaker closes when a later call is answered."""
 
 
 class WaitTimeout(ThreefoldError, TimeoutError):
-    """`wait` gave up: work on the session is still pending, or parked."""
+    """`wait` gave up: work on the session is still pending, or it is parked."""
 
 
 ERRORS: dict[str, type[ServiceError]] = {

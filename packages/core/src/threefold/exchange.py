@@ -1,4 +1,4 @@
-"""One call from its first attempt to its answer: what an answer means, and whether to try again. No I/O."""
+"""One call from its first attempt to its answer: whether to try again, and what the answer means. No I/O."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from threefold.errors import (
 
 ATTEMPTS = 3
 BACKOFF = 0.1  # seconds before the second attempt, doubled for the third: a refused recall costs 0.3 s at most
-PASSING = frozenset({429, 502, 503, 504})
+TEMPORARY = frozenset({429, 502, 503, 504})
 
 _BY_STATUS = {
     cls.status: cls for cls in (TooLarge, Unauthenticated, Forbidden, NotFound, Conflict, RateLimited, Unavailable)
@@ -55,7 +55,7 @@ class Reply:
 
     @classmethod
     def read(cls, response: httpx.Response, content: bytes) -> Self:
-        """The parts that matter. A `Retry-After` that is a date counts as none: the ordinary pause will do."""
+        """Return the parts that are used. A `Retry-After` that is a date is ignored."""
         after = response.headers.get("retry-after", "")
         return cls(response.status_code, content, float(after) if after.replace(".", "", 1).isdecimal() else None)
 
@@ -64,7 +64,7 @@ Outcome = Reply | httpx.RequestError
 
 
 class Exchange(Generic[R]):
-    """The state of one call."""
+    """State of one call over its attempts."""
 
     def __init__(self, call: Call[R], url: str, seconds: float, clock: Callable[[], float]) -> None:
         self._call = call
@@ -74,28 +74,28 @@ class Exchange(Generic[R]):
         self._attempts = 0
 
     def left(self) -> float:
-        """Seconds until the deadline."""
+        """Return the seconds until the deadline."""
         return max(0.0, self._end - self._clock())
 
     def in_time(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The chunks, as long as there is time: httpx limits each read, not their sum."""
+        """Yield the chunks until the deadline. httpx limits each read but not their sum."""
         for chunk in chunks:
             if not self.left():
                 raise httpx.ReadTimeout("the deadline has passed")
             yield chunk
 
     def pause(self, outcome: Outcome) -> float | None:
-        """Seconds to wait before the next attempt; None when this outcome is the last."""
+        """Return the seconds to wait before the next attempt, or None if this outcome is final."""
         self._attempts += 1
         if self._attempts >= ATTEMPTS or not self._may_repeat(outcome):
             return None
-        wanted = BACKOFF * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.0)
+        seconds = BACKOFF * 2 ** (self._attempts - 1) * random.uniform(0.5, 1.0)
         if isinstance(outcome, Reply) and outcome.retry_after is not None:
-            wanted = outcome.retry_after
-        return wanted if wanted < self.left() else None
+            seconds = outcome.retry_after
+        return seconds if seconds < self.left() else None
 
     def result(self, outcome: Outcome) -> R:
-        """The model that the answer holds, or the error that it means."""
+        """Return the answer as its model, or raise the error that it states."""
         if isinstance(outcome, httpx.RequestError):
             raise Unreachable(f"no answer from {self._url}: {_reason(outcome)}")
         if 200 <= outcome.status < 300 or outcome.status == self._call.success_status:
@@ -108,7 +108,7 @@ class Exchange(Generic[R]):
         body = _parsed(ErrorBody, reply.content)
         if body is None:
             return Unreachable(
-                f"{self._url} answered {reply.status}, but not as Threefold does: check the URL and any proxy"
+                f"{self._url} answered {reply.status} without an error of Threefold: check the URL and any proxy"
             )
         return _error(body.error, reply)
 
@@ -116,11 +116,12 @@ class Exchange(Generic[R]):
         if isinstance(outcome, httpx.RequestError):
             unsent = isinstance(outcome, httpx.ConnectError | httpx.ConnectTimeout)
             return self._call.repeatable or unsent
-        return self._call.repeatable and outcome.status in PASSING - {self._call.success_status}
+        return self._call.repeatable and outcome.status in TEMPORARY - {self._call.success_status}
 
 
 def is_settled(status: SessionStatus, pause: float, left: float) -> bool:
-    """True when nothing is pending; `WaitTimeout` where another look is too late, or parked work makes it useless."""
+    """Return True if nothing is pending. Raise WaitTimeout if work is parked, or if the time left is shorter than a
+    pause."""
     if status.state == "idle":
         return True
     if status.state == "parked":
@@ -134,7 +135,7 @@ def is_settled(status: SessionStatus, pause: float, left: float) -> bool:
 
 
 def with_next_step(error: ThreefoldError) -> ThreefoldError:
-    """The same error, with what to do about it."""
+    """Return the error with the next step added to its message."""
     step = next((text for kind, text in NEXT_STEP.items() if isinstance(error, kind)), None)
     if step is None:
         return error
@@ -151,14 +152,14 @@ def _parsed(model: type[R], content: bytes) -> R | None:
 
 
 def _error(body: ErrorDetail, reply: Reply) -> ServiceError:
-    """The class of a code; for a code of a newer service, the class of its status."""
+    """Return an error of the class that belongs to the code, or to the status if the code is of a newer service."""
     fallback = _BY_STATUS.get(reply.status) or (InternalError if reply.status >= 500 else InvalidRequest)
     details = body.details if reply.retry_after is None else {"retry_after": reply.retry_after, **body.details}
     return ERRORS.get(body.code, fallback)(body.message, details)
 
 
 def _reason(error: httpx.RequestError) -> str:
-    """Why there is no answer. Other errors are only named, as their text may quote what was sent."""
+    """Return why there is no answer. Only the text of connection errors is used: others may quote the request."""
     if isinstance(error, httpx.TimeoutException):
         return "timed out"
     return str(error) if isinstance(error, httpx.ConnectError) else type(error).__name__

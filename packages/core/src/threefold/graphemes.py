@@ -1,9 +1,10 @@
-"""Where a text may be cut: never inside of what a reader sees as one character. Pure.
+"""Cut a text without splitting what a reader sees as one character. Pure.
 
-By the rules of Unicode's UAX #29 for extended grapheme clusters, as far as the standard library knows the characters
-(`unicodedata.unidata_version`): CR LF, combining and enclosing marks, spacing vowel signs, conjuncts of Indic scripts,
-Hangul jamo, flags, skin tones, keycaps, tag sequences, and emoji joined by ZWJ. Where a rule needs a table that the
-library lacks, two characters are kept together: a text may be cut at fewer places than Unicode allows, never at others.
+It follows the rules of Unicode's UAX #29 for extended grapheme clusters, as far as the standard library knows
+the characters (`unicodedata.unidata_version`): CR LF, combining and enclosing marks, spacing vowel signs, conjuncts of
+Indic scripts, Hangul jamo, flags, skin tones, keycaps, tag sequences, and emoji joined by ZWJ. Where a rule needs a
+table that the library lacks, two characters are kept together: a text is cut at fewer positions than Unicode allows,
+never at others.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from __future__ import annotations
 import unicodedata
 
 MARK = "\n…\n"
-"""What stands in place of the middle of a text."""
+"""Replaces the middle of a text."""
 
 LONGEST = 256
-"""Code points of a cluster at most: Unicode's stream-safe texts have 30 marks on a letter. A longer run is cut."""
+"""Most code points of a cluster; a longer run is cut. Stream-safe texts of Unicode have at most 30 marks per letter."""
 
 _ZWJ = "\u200d"
-_VIRAMA = 9  # the combining class of what joins two consonants
+_VIRAMA = 9  # the combining class of signs that join two consonants
 _JOINING_CATEGORIES = ("Mn", "Me", "Mc")
 _PREPENDED = frozenset(
     "\u06dd\u070f\u0890\u0891\u08e2\u0d4e\U000110bd\U000110cd\U000111c2\U000111c3\U00011d46\U00011f02"
@@ -50,19 +51,20 @@ def middle_cut(text: str, limit: int) -> str:
 
 
 def boundary_before(text: str, at: int) -> int:
-    """Return the last place up to `at` where a text may be cut."""
+    """Return the last position up to `at` where a text may be cut."""
     at = min(max(at, 0), len(text))
-    return next((place for place in range(at, max(at - LONGEST, -1), -1) if not _joins(text, place)), at)
+    return next((position for position in range(at, max(at - LONGEST, -1), -1) if not _joins(text, position)), at)
 
 
 def boundary_after(text: str, at: int) -> int:
-    """Return the first place from `at` on where a text may be cut."""
+    """Return the first position from `at` on where a text may be cut."""
     at = min(max(at, 0), len(text))
-    return next((place for place in range(at, min(at + LONGEST, len(text) + 1)) if not _joins(text, place)), at)
+    positions = range(at, min(at + LONGEST, len(text) + 1))
+    return next((position for position in positions if not _joins(text, position)), at)
 
 
 def _joins(text: str, at: int) -> bool:
-    """Whether the characters on both sides of a place belong together."""
+    """Return True if the characters on both sides of a position belong together."""
     if not 0 < at < len(text):
         return False
     before, after = text[at - 1], text[at]
@@ -90,7 +92,7 @@ def _joins_jamo(before: str, after: str) -> bool:
 
 
 def _joins_flag(text: str, at: int) -> bool:
-    """Flags are pairs of letters: whether an odd number of these stands before a place between two of them."""
+    """Return True if a position is inside a flag, which is a pair of letters: an odd number of letters is before it."""
     if not (_among(text[at], _FLAGS) and _among(text[at - 1], _FLAGS)):
         return False
     first = at
@@ -100,10 +102,10 @@ def _joins_flag(text: str, at: int) -> bool:
 
 
 def _follows_virama(text: str, at: int) -> bool:
-    for place in range(at - 1, max(at - LONGEST, -1), -1):
-        if unicodedata.combining(text[place]) == _VIRAMA:
+    for position in range(at - 1, max(at - LONGEST, -1), -1):
+        if unicodedata.combining(text[position]) == _VIRAMA:
             return True
-        if not _extends(text[place]):
+        if not _extends(text[position]):
             return False
     return False
 

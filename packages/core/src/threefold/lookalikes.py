@@ -176,8 +176,8 @@ def _without_brackets(text: str) -> str:
 
 @lru_cache(4096)
 def look(char: str) -> str:
-    """Return the letters that a character looks like: "<" or "[" for a bracket, "/" for a slash, " " for what is not
-    seen, "-" for other symbols."""
+    """Return the letters that a character looks like: "<" or "[" for a bracket, "/" for a slash, " " for an
+    invisible character, "-" for other symbols."""
     if char in _LOOKS:
         return _LOOKS[char]
     plain = [part for part in normalize("NFKD", char).casefold() if category(part)[0] not in "MZC"]
@@ -208,7 +208,7 @@ def _unescaped(code: str) -> str:
 
 
 def _names_fence(text: str, at: int, *, slash_needed: bool) -> bool:
-    """Tell whether the name of the fence follows a bracket. No part of the text is read more than twice."""
+    """Return True if the name of the fence follows a bracket. No part of the text is read more than twice."""
     slashed = not slash_needed
     spelt, first = 0, ""
     for char in _read(text, at):

@@ -1,4 +1,4 @@
-"""Which turns belong together, and which of them fit a window: one rule for the service and its clients. Pure."""
+"""Group turns that belong together and choose those that fit a window, for the service and its clients. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from threefold.contract import Turn
 
 Cost = Callable[[Turn], int]
-"""Tokens of a turn in a window, with the head of its line."""
+"""Returns the tokens of a turn in a window, including the head of its line."""
 
 Cut = Callable[[str, int], str]
 """(text, token budget) -> head and tail of the text with a mark between, within the budget; empty if too small."""
 
 USER_SHARE = 0.5
-"""Of a window, for the newest user turn at most, if newer groups are there."""
+"""Largest share of a window that is reserved for the newest user turn while newer groups are added."""
 
 
 def group_turns(turns: Sequence[Turn]) -> list[list[Turn]]:
@@ -37,51 +37,53 @@ def group_turns(turns: Sequence[Turn]) -> list[list[Turn]]:
 
 
 def newest_user_turn(turns: Sequence[Turn]) -> Turn | None:
-    """Return the last turn that the user said; None if there is none."""
+    """Return the last turn that the user said, or None."""
     return next((turn for turn in reversed(turns) if is_user_turn(turn)), None)
 
 
 def is_user_turn(turn: Turn) -> bool:
-    """Whether the user said this, rather than an assistant, a tool or the program."""
+    """Return True if the user said the turn, not an assistant, a tool or the program."""
     return turn.role == "user" and turn.kind == "message" and bool(turn.content)
 
 
 def fit_window(turns: Sequence[Turn], budget: int, cost: Cost, cut: Cut) -> list[Turn]:
     """Return the newest groups within the budget and the newest user turn, oldest first.
 
-    Of a newest group that is too large, and of a user turn that is, head and tail stay. A group that does not fit even
-    so is left out as a whole: no call is shown without its result.
+    If the newest group or the newest user turn is too large, its head and tail are kept. A group that does not fit
+    even then is left out as a whole, so that no call is shown without its result.
     """
     if budget <= 0 or not turns:
         return []
-    asked = newest_user_turn(turns)
+    user_turn = newest_user_turn(turns)
     groups = group_turns(turns)
     window: list[Turn] = []
     left = budget
     for group in reversed(groups):
         needed = sum(map(cost, group))
-        if needed > left - _reserved(asked, group, budget, cost):
+        if needed > left - _reserved(user_turn, group, budget, cost):
             break
         left -= needed
         window[:0] = group
-        asked = None if _holds(group, asked) else asked
+        user_turn = None if _contains(group, user_turn) else user_turn
     if not window:
-        window = _cut_group(groups[-1], left - _reserved(asked, groups[-1], budget, cost), cost, cut)
+        window = _cut_group(groups[-1], left - _reserved(user_turn, groups[-1], budget, cost), cost, cut)
         left -= sum(map(cost, window))
-        asked = None if window and _holds(groups[-1], asked) else asked
-    return [*_shortened_alone(asked, left, cost, cut), *window]
+        user_turn = None if window and _contains(groups[-1], user_turn) else user_turn
+    return [*_shortened_alone(user_turn, left, cost, cut), *window]
 
 
 def give_up_oldest(window: Sequence[Turn], excess: int) -> list[Turn]:
-    """Return a window without so many of its oldest groups that `excess` tokens are gone; the newest group and the
-    newest user turn stay."""
-    asked = newest_user_turn(window)
+    """Remove the oldest groups of a window until `excess` tokens are free.
+
+    The newest group and the newest user turn stay.
+    """
+    user_turn = newest_user_turn(window)
     groups = group_turns(window)
     kept: list[Turn] = []
-    given = 0
+    freed = 0
     for group in groups[:-1]:
-        stays = [turn for turn in group if turn is asked or given >= excess]
-        given += sum(turn.tokens for turn in group) - sum(turn.tokens for turn in stays)
+        stays = [turn for turn in group if turn is user_turn or freed >= excess]
+        freed += sum(turn.tokens for turn in group) - sum(turn.tokens for turn in stays)
         kept += stays
     return [*kept, *groups[-1]]
 
@@ -94,13 +96,13 @@ def _answers(turn: Turn, before: Turn) -> bool:
     )
 
 
-def _reserved(asked: Turn | None, group: Sequence[Turn], budget: int, cost: Cost) -> int:
-    """What must be left for a user turn that is neither shown yet nor in the group that comes next."""
-    return 0 if asked is None or _holds(group, asked) else min(cost(asked), int(budget * USER_SHARE))
+def _reserved(user_turn: Turn | None, group: Sequence[Turn], budget: int, cost: Cost) -> int:
+    """Return the tokens to reserve for a user turn that is neither in the window yet nor in the next group."""
+    return 0 if user_turn is None or _contains(group, user_turn) else min(cost(user_turn), int(budget * USER_SHARE))
 
 
-def _holds(group: Sequence[Turn], wanted: Turn | None) -> bool:
-    return any(turn is wanted for turn in group)
+def _contains(group: Sequence[Turn], searched: Turn | None) -> bool:
+    return any(turn is searched for turn in group)
 
 
 def _shortened_alone(turn: Turn | None, room: int, cost: Cost, cut: Cut) -> list[Turn]:
@@ -111,7 +113,7 @@ def _shortened_alone(turn: Turn | None, room: int, cost: Cost, cut: Cut) -> list
 
 
 def _cut_group(group: list[Turn], budget: int, cost: Cost, cut: Cut) -> list[Turn]:
-    """Shorten the largest turns of a group to an equal share of what the small ones leave."""
+    """Shorten the largest turns of a group to equal shares of the tokens that the small turns leave."""
     left, open_turns = budget, len(group)
     fitted = list(group)
     for position in sorted(range(len(group)), key=lambda position: cost(group[position])):
@@ -124,7 +126,7 @@ def _cut_group(group: list[Turn], budget: int, cost: Cost, cut: Cut) -> list[Tur
 
 
 def _shorten(turn: Turn, share: int, cost: Cost, cut: Cut) -> Turn:
-    """Head and tail of a turn at a cost of at most `share`; no content where not even its frame fits."""
+    """Return head and tail of a turn at a cost of at most `share`; without content if not even its frame fits."""
     shortened = turn.model_copy(update={"content": "", "cut": True})
     room = share - cost(shortened)
     while room > 0:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from threefold import InvalidRequest
-from threefold.identity import Identity, Who, name_of, value_of
+from threefold.identity import Identity, RunIdentity, name_of, value_of
 from threefold_crewai.runs import UNNAMED, Run, check_sight, current_run, current_step, named
 
 Inputs = Mapping[str, Any]
@@ -28,7 +28,7 @@ class Ownership:
     per_role: bool
     client_agent: str | None
 
-    def who(self) -> Who:
+    def who(self) -> RunIdentity:
         """The owner and the session of whatever is going on."""
         run, step = current_run(), current_step()
         user, agent = self._named("user", run), self._agent(run)
@@ -39,7 +39,7 @@ class Ownership:
         session_id = self._named("session", run)
         if session_id is None:
             session_id = run.session_id if run else uuid4().hex
-        return Who(user, agent, session_id)
+        return RunIdentity(user, agent, session_id)
 
     def check_agent(self) -> None:
         """Refuse where the agent is a guess: to erase the wrong one's memory cannot be made good."""

@@ -1,4 +1,4 @@
-"""Administering a store: everybody's memory, whole users, keys, and the audit. For administrators only."""
+"""Administration of a store: the memory of all owners, keys and the audit. All routes require an administrator."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from threefold.contract.common import MAX_PAGE, Cursor, Flag, Id, PageLimit, Req
 
 
 class OwnerName(Request):
-    """Whose memory: a user's, or that of an agent that acts on its own."""
+    """Names an owner: a user, or an agent that acts for itself."""
 
     user: Id | None = None
-    self_agent: Id | None = Field(default=None, description="An agent that acts on its own.")
+    self_agent: Id | None = Field(default=None, description="An agent that acts for itself.")
 
     @property
     def given(self) -> list[str]:
-        """The fields that name somebody."""
+        """The names of the fields that are set."""
         return [name for name in ("user", "self_agent") if getattr(self, name) is not None]
 
 
@@ -32,7 +32,7 @@ class OneOwner(OwnerName):
 
 
 class Owner(Response):
-    """Somebody who has a memory here, and how much. The counts are of what is kept, history included."""
+    """An owner and how much the store keeps of it, history included."""
 
     kind: Literal["user", "self"]
     name: str
@@ -46,14 +46,14 @@ class Owner(Response):
 
 
 class OwnerPage(Response):
-    """One page of owners, the oldest first."""
+    """One page of owners, oldest first."""
 
     owners: list[Owner]
     next_cursor: str | None = None
 
 
 class StoreUsage(Response):
-    """What the whole store holds."""
+    """Counts of everything in the store."""
 
     owners: int
     sessions: int
@@ -67,7 +67,7 @@ class StoreUsage(Response):
 
 
 class AdminListRequest(OwnerName):
-    """`POST /v1/admin/list`: everything of everybody, or of one owner, whatever its visibility."""
+    """`POST /v1/admin/list`: the memories of all owners or of one, at every visibility."""
 
     kinds: list[Literal["fact", "turn"]] = Field(default=["fact", "turn"])
     cursor: Cursor | None = None
@@ -81,7 +81,7 @@ class AdminListRequest(OwnerName):
 
 
 class WideSource(Request):
-    """Everything that came from one tool or agent, whoever used it."""
+    """Everything that came from one tool or agent, of all owners."""
 
     kind: Literal["tool", "agent"]
     name: Id
@@ -91,8 +91,10 @@ class AdminForgetRequest(OwnerName):
     """`POST /v1/admin/forget`: exactly one of `user`, `self_agent`, `source`, `everything`."""
 
     source: WideSource | None = None
-    since: Timestamp | None = Field(default=None, description="With `source`: only what came at or after this time.")
-    everything: Flag = Field(default=False, description="The memory of everybody in the store.")
+    since: Timestamp | None = Field(
+        default=None, description="With `source`: only what was written at or after this time."
+    )
+    everything: Flag = Field(default=False, description="The memory of all owners of the store.")
     dry_run: Flag = False
 
     @model_validator(mode="after")
@@ -103,19 +105,19 @@ class AdminForgetRequest(OwnerName):
                 f"name exactly one of user, self_agent, source, everything; given: {', '.join(given) or 'none'}"
             )
         if self.since is not None and self.source is None:
-            raise ValueError("`since` goes with `source`")
+            raise ValueError("`since` needs `source`")
         return self
 
 
 class RenameRequest(Request):
-    """`POST /v1/admin/rename`: give the memory of one user to a name that has none yet."""
+    """`POST /v1/admin/rename`: give the memory of a user to another name, which must have no memory yet."""
 
     user: Id
     to: Id
 
 
 class RenameReceipt(Response):
-    """What has a new owner now."""
+    """Counts of the rows that have a new owner."""
 
     counts: dict[str, int] = Field(description="Rows moved, by table.")
 
@@ -128,17 +130,17 @@ class ArchiveRow(Request):
 
 
 class ArchiveHead(OneOwner):
-    """The first line of an archive: whose memory it is, and its form."""
+    """The first line of an archive: its owner and its form."""
 
     threefold_archive: Literal[1] = 1
     exported_at: Timestamp
 
 
 class ArchiveEnd(Request):
-    """The last line of an archive. Without it, or with another hash, lines are missing or were changed."""
+    """The last line of an archive. If it is missing or its hash differs, lines are missing or were changed."""
 
     rows: int
-    sha256: str = Field(description="Of all lines before this one.")
+    sha256: str = Field(description="Hash of all lines before this one.")
 
 
 class ImportRequest(OneOwner):
@@ -147,27 +149,27 @@ class ImportRequest(OneOwner):
     rows: Annotated[list[ArchiveRow], Field(max_length=MAX_PAGE)]
     trust_archive: Flag = Field(
         default=False,
-        description="Keep origin, trust and pins as exported, for an archive of one's own; needs the right to share. "
-        "Otherwise everything has origin `import` and trust up to 0.8, and nothing is pinned.",
+        description="Keep origin, trust and pins as exported, for an archive that you made; needs the right to share. "
+        "By default everything gets the origin `import` and a trust of at most 0.8, and nothing is pinned.",
     )
 
 
 class ImportReceipt(Response):
-    """What became of the rows of one request."""
+    """Counts of the rows of one request."""
 
     added: int
-    present: int = Field(description="Rows that were there already.")
+    present: int = Field(description="Rows that existed before.")
 
 
 class KeyInfo(Response):
-    """What a key grants, and what became of it; never its token."""
+    """What a key grants and its state, without its token."""
 
     key_id: str
     label: str
     user_grant: Literal["fixed", "named", "self"]
     user: str | None
     agent_grant: Literal["name", "prefix"]
-    agent: str = Field(description="Its name, or what it begins with.")
+    agent: str = Field(description="The name of the agent, or the prefix of its name.")
     level: str
     may_share: bool
     admin: bool
@@ -175,45 +177,45 @@ class KeyInfo(Response):
     expires_at: Timestamp | None
     revoked_at: Timestamp | None
     last_used_at: Timestamp | None
-    old_token_until: Timestamp | None = Field(description="The one before the last rotation counts until then.")
+    old_token_until: Timestamp | None = Field(description="Until when the token before the last rotation is valid.")
     alive: bool
 
 
 class KeyList(Response):
-    """Every key of the store, the oldest first."""
+    """Every key of the store, oldest first."""
 
     keys: list[KeyInfo]
 
 
 class AuditEntry(Response):
-    """Who did what to whose memory. People are pseudonyms; the name is there as long as the store knows one."""
+    """One action on the memory of an owner. People are pseudonyms; a name is given while the store knows it."""
 
     at: Timestamp
     action: str
-    target: str = Field(description="The kind of selector, a level, a route, or which key; never an id of a memory.")
+    target: str = Field(description="The kind of selector, a level, a route or a key; never the id of a memory.")
     counts: dict[str, int]
     outcome: str
-    owner: str | None = Field(description="Whose memory; null: the store's own affairs.")
+    owner: str | None = Field(description="The owner of the memory; null if the action concerns the store.")
     owner_name: str | None = None
-    actor: str | None = Field(description="Who; null: the command line, or a caller who was not accepted.")
+    actor: str | None = Field(description="Who acted; null for the command line or a caller that was not accepted.")
     actor_name: str | None = None
     agent: str | None = Field(description="A hash of the caller's agent.")
     admin: bool
-    seq: int | None = Field(default=None, description="The place in the chain; null until a worker has given it one.")
+    seq: int | None = Field(default=None, description="Position in the chain; null until a worker has set it.")
 
 
 class AuditPage(Response):
-    """One page of the audit, the newest first."""
+    """One page of the audit, newest first."""
 
     entries: list[AuditEntry]
     next_cursor: str | None = None
 
 
 class AuditCheck(Response):
-    """Whether the chain of the audit is whole."""
+    """Result of checking the chain of the audit."""
 
     ok: bool
     problem: str | None = None
     entries: int = Field(description="Entries in the chain.")
-    waiting: int = Field(description="Entries that no worker has chained yet.")
-    head: str = Field(description="The end of the chain: keep it elsewhere, and verify against it later.")
+    waiting: int = Field(description="Entries that are not in the chain yet.")
+    head: str = Field(description="Hash at the end of the chain. Store it elsewhere and compare later.")

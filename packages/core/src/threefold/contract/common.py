@@ -23,7 +23,7 @@ MAX_PAGE = 1_000
 
 Level = Literal["session", "agent", "user", "store"]
 CallerLevel = Literal["session", "agent", "user"]
-"""The levels that a caller can be granted: `store` is for the routes of administrators."""
+"""The levels that a caller can be granted; `store` is only for the routes of administrators."""
 Visibility = Literal["session", "agent", "user"]
 DataScope = Literal["user", "agent"]
 """Who owns a framework's items and threads: the caller's user with its agent, or the agent, for all of its users."""
@@ -37,7 +37,7 @@ ScoreTest = Literal["either", "cosine"]
 Tier = Literal["short_term", "medium_term", "long_term", "shared"]
 
 Flag = Annotated[bool, Field(strict=True)]
-"""true or false, and nothing that merely means it: `1` or `"no"` may be a mistake, and some flags erase."""
+"""true or false. `1` or `"no"` is refused: it may be a mistake, and some flags erase."""
 
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # after an even number of backslashes
@@ -45,7 +45,7 @@ REPLACEMENT = "\ufffd"
 
 
 def clean_text(value: object) -> object:
-    """Replace NUL and lone surrogates, which no database can hold, by U+FFFD: the one rule for free text."""
+    """Replace NUL and lone surrogates, which no database can store, by U+FFFD: the rule for free text."""
     return _UNSTORABLE.sub(REPLACEMENT, value) if isinstance(value, str) else value
 
 
@@ -80,7 +80,7 @@ def _deeper(value: Any, levels: int) -> bool:
 
 
 def check_id(value: str) -> str:
-    """Refuse blank ids and the wildcard `*`; every other id is opaque and kept exactly as it came."""
+    """Refuse blank ids and the wildcard `*`; every other id is opaque and stored unchanged."""
     if not value.strip():
         raise ValueError("must not be blank")
     if value == "*":
@@ -89,11 +89,11 @@ def check_id(value: str) -> str:
 
 
 def check_moment(value: AwareDatetime) -> AwareDatetime:
-    """Refuse the first and last hours of the calendar that, with their offset, no other time zone can show."""
+    """Refuse times that are outside of the years 1 to 9999 in UTC because of their offset."""
     try:
         value.astimezone(UTC)
     except OverflowError:
-        raise ValueError("must lie within the years 1 to 9999 in UTC, too") from None
+        raise ValueError("must be within the years 1 to 9999 in UTC") from None
     return value
 
 
@@ -109,7 +109,7 @@ PageLimit = Annotated[int, Field(ge=0, le=MAX_PAGE)]
 
 
 class Request(BaseModel):
-    """A request body. Unknown fields are refused, so that a misspelt or an identity field never passes unseen."""
+    """A request body. Unknown fields are refused, so that a misspelt field or an identity field is an error."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""The one form of every error on the wire."""
+"""The body of every error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from threefold.contract.common import Response
 
 
 class ErrorDetail(Response):
-    """`code` is stable; `message` says what was wrong and what to do."""
+    """One error. `code` is stable; `message` says what is wrong and what to do."""
 
     code: str
     message: str
@@ -18,6 +18,6 @@ class ErrorDetail(Response):
 
 
 class ErrorBody(Response):
-    """`{"error": {...}}`"""
+    """The body of an answer that is an error: `{"error": {...}}`."""
 
     error: ErrorDetail

@@ -55,47 +55,56 @@ Metadata = Annotated[dict[str, Any], AfterValidator(check_metadata)]
 
 
 class SaveFactRequest(Request):
-    """`POST /v1/facts`: remember one statement at once, without a model."""
+    """`POST /v1/facts`: save one statement as a fact, without a model."""
 
     text: FactText
-    session_id: Id | None = None
-    visibility: Visibility | None = None
-    shared: Flag = Field(default=False, description="Into the store's shared partition; needs a key that may share.")
-    expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
-    pinned: Flag = False
-    metadata: Metadata = Field(default_factory=dict)
+    session_id: Id | None = Field(default=None, description="Session of the fact; needed for visibility `session`.")
+    visibility: Visibility | None = Field(
+        default=None, description="Widest level at which the fact may be read (default `user`)."
+    )
+    shared: Flag = Field(default=False, description="Let every user of the store read it; needs the right to share.")
+    expires_in_days: float | None = Field(
+        default=None, gt=0, le=36_500, description="Days until it expires (default: the setting of the store)."
+    )
+    pinned: Flag = Field(default=False, description="The fact never expires.")
+    metadata: Metadata = Field(default_factory=dict, description="At most 16,384 bytes of JSON, 32 levels deep.")
     noted_by: NotedBy | None = Field(
         default=None,
-        description="Who states it, if the user does not: the tools of a model save as `assistant`. It can only lower "
-        "the trust.",
+        description="Who stated it, if not the user; the tools of a model save with `assistant`. It can only lower the "
+        "trust.",
     )
 
     @model_validator(mode="after")
     def _check_session(self) -> Self:
         if self.visibility == "session" and self.session_id is None:
-            raise ValueError("visibility 'session' needs a session_id, or no recall would ever bring it")
+            raise ValueError("visibility 'session' needs a session_id; without one no recall would return the fact")
         return self
 
 
 class UpdateFactRequest(Request):
     """`PATCH /v1/facts/{id}`: a new text supersedes the old one, which stays in the history."""
 
-    text: FactText | None = None
-    pinned: Flag | None = None
-    expires_in_days: float | None = Field(default=None, gt=0, le=36_500)
-    metadata: Metadata | None = None
+    text: FactText | None = Field(default=None, description="The new text; it makes a new version with a new id.")
+    pinned: Flag | None = Field(default=None, description="Whether the fact never expires.")
+    expires_in_days: float | None = Field(
+        default=None, gt=0, le=36_500, description="Days from now until the fact expires."
+    )
+    metadata: Metadata | None = Field(default=None, description="Replaces all metadata.")
     noted_by: NotedBy | None = Field(
-        default=None, description="Who changes it, if the user does not: refused for a fact of more trust."
+        default=None,
+        description="Who changes it, if not the user. A fact of more trust is not changed: the answer is 403.",
     )
 
 
 class Memory(Response):
-    """One item of long-term memory: a fact, or a turn of any session (its id is the turn's)."""
+    """One memory: a fact, or a turn of any session, with the id of the turn."""
 
     id: str
     kind: Literal["fact", "turn"]
     text: str
-    cut: bool = Field(default=False, description="The turn is longer than a memory shows: head and tail remain.")
+    cut: bool = Field(
+        default=False, description="The turn is longer than a memory may be; only its head and tail are shown."
+    )
     user: str | None = None
     agent: str
     session_id: str | None = None
@@ -107,10 +116,10 @@ class Memory(Response):
     role: Role | None = None
     name: str | None = None
     created_at: Timestamp
-    event_at: Timestamp | None = None
+    event_at: Timestamp | None = Field(default=None, description="When it was said, if that is known.")
     valid_from: Timestamp | None = None
     valid_to: Timestamp | None = None
-    superseded_by: str | None = None
+    superseded_by: str | None = Field(default=None, description="Id of the next version of the fact.")
     expires_at: Timestamp | None = None
     access_count: int = 0
     pinned: bool = False
@@ -124,15 +133,19 @@ class FactHistory(Response):
 
 
 class ListRequest(Request):
-    """`POST /v1/list`: everything visible at a level, a page at a time."""
+    """`POST /v1/list`: one page of the memories that are visible at a level."""
 
-    level: Level | None = None
+    level: Level | None = Field(
+        default=None, description="How far to read (default: the lower of `agent` and the ceiling)."
+    )
     include: list[Literal["long_term", "shared"]] = Field(default=["long_term"])
     kinds: list[Literal["fact", "turn"]] = Field(default=["fact", "turn"])
     session_id: Id | None = Field(default=None, description="Needed at level `session`.")
-    order: Literal["created_at", "access_count"] = "created_at"
-    cursor: Cursor | None = None
-    limit: PageLimit = 50
+    order: Literal["created_at", "access_count"] = Field(
+        default="created_at", description="Sort by time or by number of reads, highest first."
+    )
+    cursor: Cursor | None = Field(default=None, description="`next_cursor` of the previous page.")
+    limit: PageLimit = Field(default=50, description="Memories per page.")
 
 
 class MemoryPage(Response):

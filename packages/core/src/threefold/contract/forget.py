@@ -19,9 +19,9 @@ class ForgetSource(Request):
 class ForgetRequest(Request):
     """`POST /v1/forget`: exactly one of `session_id`, `level`, `memory_ids`, `source`."""
 
-    session_id: Id | None = None
+    session_id: Id | None = Field(default=None, description="Selector: one session with everything in it.")
     level: Level | None = Field(
-        default=None, description="`agent`: the caller's agent x user; `user`: all of the user."
+        default=None, description="Selector: `agent` is all of this user with this agent, `user` is all of this user."
     )
     memory_ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS_PER_CALL)] | None = None
     in_session: Id | None = Field(
@@ -35,7 +35,7 @@ class ForgetRequest(Request):
     since: Timestamp | None = Field(
         default=None, description="With `source`: only what was written at or after this time."
     )
-    dry_run: Flag = False
+    dry_run: Flag = Field(default=False, description="Count without erasing.")
 
     @model_validator(mode="after")
     def _one_selector(self) -> Self:
@@ -49,9 +49,9 @@ class ForgetRequest(Request):
         if len(given) != 1:
             raise ValueError(f"name exactly one of {', '.join(selectors)}; given: {', '.join(given) or 'none'}")
         if (self.sources or self.in_session is not None) and self.memory_ids is None:
-            raise ValueError("`sources` and `in_session` go with `memory_ids`")
+            raise ValueError("`sources` and `in_session` need `memory_ids`")
         if self.since is not None and self.source is None:
-            raise ValueError("`since` goes with `source`")
+            raise ValueError("`since` needs `source`")
         return self
 
 
@@ -60,7 +60,7 @@ class ForgetReceipt(Response):
 
     receipt_id: str
     counts: dict[str, int] = Field(description="Rows erased per tier: turns, facts, digests, sessions, ...")
-    complete: bool = Field(description="Nothing of the selection is left where the service can reach it.")
+    complete: bool = Field(description="Nothing of the selection is left in the database.")
     not_covered: list[str] = Field(default_factory=list)
     purge: Literal["done", "pending"] = Field(
         description="Whether the bytes are gone from the files as well; `pending` until `threefold purge` has run."

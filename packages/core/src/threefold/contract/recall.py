@@ -21,7 +21,9 @@ class RecallRequest(Request):
     level: Level | None = Field(
         default=None, description="How far to read (default: the lower of `agent` and the ceiling)."
     )
-    include: list[Tier] = Field(default_factory=lambda: list(ALL_TIERS))
+    include: list[Tier] = Field(
+        default_factory=lambda: list(ALL_TIERS), description="Tiers to return (default: all but `shared`)."
+    )
     top_k: int | None = Field(
         default=None,
         ge=0,
@@ -38,7 +40,12 @@ class RecallRequest(Request):
         default="either",
         description="`cosine`: `min_score` tests the cosine alone, or coverage where a vector is missing.",
     )
-    token_budget: int | None = Field(default=None, ge=0, le=1_000_000)
+    token_budget: int | None = Field(
+        default=None,
+        ge=0,
+        le=1_000_000,
+        description="Most tokens of the block (default: the setting of the key or the store, 4,096).",
+    )
     exclude_ids: Annotated[list[Id], Field(max_length=MAX_IDS_PER_CALL)] = Field(default_factory=list[str])
     min_trust: float | None = Field(
         default=None,

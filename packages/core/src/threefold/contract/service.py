@@ -22,7 +22,7 @@ class StorePolicy(Response):
 class WhoAmI(Response):
     """The verified identity of a request and its rights."""
 
-    user: str | None = Field(description="Null for an agent that acts on its own (`self`).")
+    user: str | None = Field(description="Null for an agent that acts for itself (`self`).")
     agent: str
     ceiling: Level
     default_level: Level
