@@ -355,7 +355,7 @@ async def test_two_different_capabilities_on_one_agent_are_refused(service: Loca
     bob = ThreefoldMemory(service.async_client("bob", "support"))
     with pytest.raises(UserError, match="two different ThreefoldMemory"):
         await agent_of(Model(), memory(), bob).run("Hello.")
-    with pytest.raises(UserError, match="give `failure_mode` to the policy"):
+    with pytest.raises(UserError, match="set `failure_mode` on the policy"):
         memory(policy=Policy(), failure_mode="strict")
 
 

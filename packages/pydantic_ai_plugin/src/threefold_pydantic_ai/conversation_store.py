@@ -1,4 +1,4 @@
-"""`ThreefoldConversationStore`: whole conversations, with usage and open approvals, over the log of turns."""
+"""`ThreefoldConversationStore`: conversations of Pydantic AI, with usage and open approvals, as sessions and turns."""
 
 from __future__ import annotations
 
@@ -28,22 +28,31 @@ KNOWN_ENTRIES = 10_000
 
 @cache
 def _record() -> TypeAdapter[ConversationRecord]:
-    """Built when it is first used: it was a tenth of the import of this plugin."""
+    """Return the adapter. It is built on first use, because it took a tenth of the import of this plugin."""
     return TypeAdapter(ConversationRecord)
 
 
 class _Stored(NamedTuple):
-    """A record and the revision of the session that holds it."""
+    """A record and the revision of its session."""
 
     record: ConversationRecord | None
     revision: int
 
 
 class ThreefoldConversationStore(ConversationStore):
-    """The conversations of one user and agent: each is a session, its messages are turns, and recalls find them.
+    """The conversations of one user and agent. Each is a session; its messages are turns that recalls find.
 
-    A message is stored once. A fork copies the history that it starts with, so that each conversation holds all of its
-    messages, and `delete` erases them for good. It raises what goes wrong: a conversation is not augmentation.
+    A message is stored once. A fork copies the history that it starts with, so that each conversation has all of its
+    messages, and deleting it erases them for good. Unlike memory, the store raises every error, in an outage too.
+
+    Args:
+        client: The client (default: `AsyncMemoryClient.from_env()`).
+        user: The user (default: the user of the client).
+        agent: The agent (default: the agent of the client).
+        visibility: Widest level at which the messages may be recalled (default `user`).
+
+    Raises:
+        InvalidRequest: The user or the agent is not a valid id.
     """
 
     def __init__(
@@ -57,12 +66,31 @@ class ThreefoldConversationStore(ConversationStore):
         base = client or AsyncMemoryClient.from_env()
         self._client = base.acting_as(user=base.user if user is None else user, agent=agent or base.agent)
         self._visibility: Visibility | None = visibility
-        self._homes: Bounded[str, str] = Bounded(KNOWN_ENTRIES)
+        self._conversations: Bounded[str, str] = Bounded(KNOWN_ENTRIES)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
+        """Return the record of a conversation, or None if there is none.
+
+        Args:
+            conversation_id: The conversation.
+
+        Raises:
+            InvalidRequest: The session of this id has the state of another framework.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         return (await self._read_stored(conversation_id)).record
 
     async def read_records(self, *, scope: str | None = None, limit: int | None = None) -> Sequence[ConversationRecord]:
+        """Return the records of this user and agent, the last updated first.
+
+        Args:
+            scope: Only records of this scope (default: all).
+            limit: Most records to return (default: all).
+
+        Raises:
+            InvalidRequest: A session has the state of another framework.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         records: list[ConversationRecord] = []
         cursor: str | None = None
         while True:
@@ -81,29 +109,69 @@ class ThreefoldConversationStore(ConversationStore):
         new_entries: Sequence[ConversationEntry] = (),
         expected_revision: str | None,
     ) -> None:
+        """Store new messages and the record of their conversation.
+
+        Args:
+            record: The record. If it is new and has no new entries, the history up to its head is copied into it.
+            new_entries: The messages to add.
+            expected_revision: The revision of the stored record; None for a new conversation.
+
+        Raises:
+            ConversationConflict: The stored record has another revision, or the history of a fork no longer exists.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         stored = await self._read_stored(record.conversation_id)
         if (stored.record and stored.record.revision) != expected_revision:
             raise ConversationConflict(record.conversation_id)
-        forked = [] if stored.record or new_entries else await self._forked(record)
+        forked = [] if stored.record or new_entries else await self._history_of_fork(record)
         try:
             await self._write(record, [*forked, *new_entries], stored.revision)
         except RevisionConflict:
             raise ConversationConflict(record.conversation_id) from None
-        self._remember(record.conversation_id, [*(entry.id for entry in new_entries), *_ends(record)])
+        self._remember(record.conversation_id, [*(entry.id for entry in new_entries), *_head_ids(record)])
 
     async def delete_record(self, conversation_id: str, *, expected_revision: str) -> None:
+        """Erase a conversation with everything in its session.
+
+        Args:
+            conversation_id: The conversation.
+            expected_revision: The revision of the stored record.
+
+        Raises:
+            ConversationConflict: There is no such conversation, or it has another revision.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         record = await self.read_record(conversation_id)
         if record is None or record.revision != expected_revision:
             raise ConversationConflict(conversation_id)
         await self._client.forget(session_id=conversation_id)
 
     async def read_entry(self, entry_id: str) -> ConversationEntry:
+        """Return one message.
+
+        Args:
+            entry_id: The id of an entry that this store has read or written; the newest 10,000 are known.
+
+        Raises:
+            LookupError: There is no such entry, or its conversation is not known to this store.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         return (await self.read_history(entry_id, limit=1))[-1]
 
     async def read_history(self, head_id: str | None, *, limit: int | None = None) -> list[ConversationEntry]:
+        """Return the messages of a conversation up to one, oldest first.
+
+        Args:
+            head_id: The id of the last entry, or None for an empty history.
+            limit: Most messages to return, the newest (default: all).
+
+        Raises:
+            LookupError: There is no such entry, or its conversation is not known to this store.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         if head_id is None:
             return []
-        conversation_id = self._homes[head_id]
+        conversation_id = self._conversations[head_id]
         try:
             turns = await turns_from(self._client.send, conversation_id, 1)
         except NotFound:
@@ -120,17 +188,17 @@ class ThreefoldConversationStore(ConversationStore):
         if found.state is None:
             return _Stored(None, found.revision)
         record = _parse(conversation_id, found.state)
-        self._remember(conversation_id, _ends(record))
+        self._remember(conversation_id, _head_ids(record))
         return _Stored(record, found.revision)
 
-    async def _forked(self, record: ConversationRecord) -> list[ConversationEntry]:
+    async def _history_of_fork(self, record: ConversationRecord) -> list[ConversationEntry]:
         try:
             return await self.read_history(record.head_id)
         except LookupError:
             raise ConversationConflict(record.conversation_id) from None
 
     async def _write(self, record: ConversationRecord, entries: Iterable[ConversationEntry], revision: int) -> None:
-        """The record goes with the last of the turns: whatever comes between, it names no entry that is not there."""
+        """Write the entries, and the record with the last of them, so that a record never names a missing entry."""
         parts = chunks(_turns(entries))
         for turns in parts[:-1]:
             written = await self._client.write(
@@ -147,13 +215,13 @@ class ThreefoldConversationStore(ConversationStore):
         )
 
     def _remember(self, conversation_id: str, entries: Iterable[str]) -> None:
-        """Which conversation holds an entry: the framework asks for entries by their ids alone."""
+        """Remember the conversation of entries, because the framework asks for an entry by its id alone."""
         for entry in entries:
-            self._homes[entry] = conversation_id
+            self._conversations[entry] = conversation_id
 
 
-def _ends(record: ConversationRecord) -> list[str]:
-    """Where the histories of a conversation end."""
+def _head_ids(record: ConversationRecord) -> list[str]:
+    """Return the ids of the last entries of a conversation's branches."""
     return [*record.branches, *filter(None, [record.head_id])]
 
 
@@ -161,12 +229,12 @@ def _parse(conversation_id: str, state: str) -> ConversationRecord:
     try:
         return _record().validate_json(state)
     except ValidationError:
-        problem = f"session {conversation_id!r} holds the state of something else than a conversation of Pydantic AI"
+        problem = f"session {conversation_id!r} does not hold a conversation of Pydantic AI"
     raise InvalidRequest(problem)
 
 
 def _turns(entries: Iterable[ConversationEntry]) -> list[TurnIn]:
-    """The turns of entries. The id of each names its entry and the entry before that."""
+    """Return the turns of entries. The id of each turn names its entry and the parent of that entry."""
     groups: dict[str, str] = {}
     turns: list[TurnIn] = []
     for entry in entries:
@@ -177,7 +245,7 @@ def _turns(entries: Iterable[ConversationEntry]) -> list[TurnIn]:
 
 
 def _entries(turns: Iterable[Turn]) -> Iterator[ConversationEntry]:
-    """The entries among turns; what others wrote into the session, or an erasure took, is none."""
+    """Yield the entries among turns. Turns of other writers and erased turns are skipped."""
     for key, parts in groupby(turns, key=lambda turn: turn.id.rpartition(SEPARATOR)[0]):
         entry, _, parent = key.partition(SEPARATOR)
         messages = messages_of(parts) if entry else []
@@ -186,14 +254,14 @@ def _entries(turns: Iterable[Turn]) -> Iterator[ConversationEntry]:
 
 
 def _chain(entries: Sequence[ConversationEntry], head_id: str) -> list[ConversationEntry]:
-    """The history up to an entry. Where a forget took one away, the entry written before goes on in its place."""
-    places = {entry.id: place for place, entry in enumerate(entries)}
-    place: int | None = places[head_id]
+    """Return the history up to an entry. An erased parent is replaced by the entry that was written before it."""
+    positions = {entry.id: position for position, entry in enumerate(entries)}
+    position: int | None = positions[head_id]
     history: list[ConversationEntry] = []
-    while place is not None and place >= 0:
-        entry = entries[place]
-        before = None if entry.parent_id is None else places.get(entry.parent_id, place - 1)
-        known = entries[before].id if before is not None and before >= 0 else None
-        history.append(replace(entry, parent_id=known))
-        place = before
+    while position is not None and position >= 0:
+        entry = entries[position]
+        before = None if entry.parent_id is None else positions.get(entry.parent_id, position - 1)
+        parent_id = entries[before].id if before is not None and before >= 0 else None
+        history.append(replace(entry, parent_id=parent_id))
+        position = before
     return history[::-1]

@@ -1,4 +1,4 @@
-"""`ThreefoldMemory`: memory as a capability of an agent. It recalls before the first request and records at the end."""
+"""`ThreefoldMemory`: a capability of an agent that recalls before the first request and records at the end of a run."""
 
 from __future__ import annotations
 
@@ -40,79 +40,116 @@ from threefold_pydantic_ai.toolset import NAMES, MemoryToolset, ToolChoice
 
 log = logging.getLogger("threefold")
 
-Named = str | Callable[[RunContext[Any]], str] | None
+Name = str | Callable[[RunContext[Any]], str] | None
 
 
 @dataclass
 class _Run:
-    """What belongs to one run alone."""
+    """The state of one run."""
 
     session: AsyncMemorySession
     log: RunLog
     recalled: ModelRequest | None = None
     prompt: ModelMessage | None = None
-    """The message that the recall was for: what was recalled stands behind it."""
+    """The message that the recall was for; the recalled block is inserted after it."""
 
 
 @dataclass
 class ThreefoldMemory(AbstractCapability[Any]):
-    """Memory for an agent: one capability serves all its users, sessions, threads and event loops.
+    """Memory for an agent. One capability serves all users, sessions, threads and event loops of the agent.
 
-    `user`, `agent` and `session` are values, or functions of the run's context. Without them the client's user and
-    agent count, and a session is a conversation of Pydantic AI.
+    The attributes below are the arguments of its constructor.
+
+    Raises:
+        UserError: Both `policy` and `failure_mode` are given.
+
+    Example:
+        >>> agent = Agent("test", capabilities=[ThreefoldMemory(user="u-1", agent="support")])  # doctest: +SKIP
     """
 
     client: AsyncMemoryClient | None = None
-    """`AsyncMemoryClient.from_env()` by default."""
+    """The client (default: `AsyncMemoryClient.from_env()`)."""
     _: KW_ONLY
-    user: Named = None
-    agent: Named = None
-    session: Named = None
+    user: Name = None
+    """The user, or a function of the run's context (default: the user of the client)."""
+    agent: Name = None
+    """The agent, or a function of the run's context (default: the agent of the client)."""
+    session: Name = None
+    """The session, or a function of the run's context (default: the id of the conversation)."""
     recall: bool = True
-    """Put what memory holds on the prompt before the model."""
+    """Recall for each prompt and show the block to the model (default true)."""
     persist_recall: bool = True
-    """As a message that stays in the history, so that a prompt cache keeps its prefix; else in each request anew."""
+    """Keep the block in the history as a message, so that a prompt cache keeps its prefix (default true). If false, the
+    block is inserted into each request and the history does not keep it."""
     record: bool = True
-    """Record what is said, once, however the run ends."""
+    """Record the messages of each run once, however the run ends (default true)."""
     replay: bool = False
-    """Start a run that is given no history with the session's own messages."""
+    """Start a run that has no history with the stored messages of its session (default false)."""
     replay_turns: int = 200
-    """How many of them at most, the newest."""
+    """Most turns to replay, the newest (default 200)."""
     tools: ToolChoice | None = "all"
-    """The tools of the model: `read`, `write`, `all`, or none."""
+    """Tools for the model: `read` (search_memory), `write` (save_memory), `all` (default), or None."""
     level: Level | None = None
+    """How far a recall reads (default: the lower of `agent` and the ceiling)."""
     token_budget: int | None = None
+    """Most tokens of the block (default: the setting of the store)."""
     top_k: int | None = None
+    """Most memories per recall (default: the setting of the store)."""
     min_score: float | None = None
+    """Least value, 0 to 1, of the larger of cosine and coverage (default: no limit)."""
     visibility: Visibility | None = None
+    """Widest level at which the recorded turns may be recalled (default `user`)."""
     policy: Policy | None = None
+    """Failure mode, breaker and spool (default: a new `Policy`)."""
     failure_mode: InitVar[FailureMode | None] = None
-    """`soft` or `strict`; by default as the store asks. A `policy` has its own."""
+    """`soft` or `strict` (default: as the store asks). Not together with `policy`, which has its own."""
     id: str | None = "threefold"
+    """Id of the capability; two different ones of one agent need different ids."""
     _run: _Run | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self, failure_mode: FailureMode | None) -> None:
         if self.policy is not None and failure_mode is not None:
-            raise UserError("ThreefoldMemory: give `failure_mode` to the policy, as there is one")
+            raise UserError("ThreefoldMemory: set `failure_mode` on the policy that is given, not beside it")
         self.client = self.client or AsyncMemoryClient.from_env()
         self.policy = self.policy or Policy(failure_mode=failure_mode)
 
     @property
     def stats(self) -> Stats:
-        """What became of all calls and turns: outages, refusals, turns that waited or were lost."""
+        """The counters of the policy: outages, refusals, turns that were spooled, replayed or dropped."""
         return self._policy.stats
 
     @classmethod
     def from_spec(cls, url: str | None = None, **options: Any) -> ThreefoldMemory:
-        """From an agent's spec: the service's address, and options that are plain values. A key is never in a spec, it
-        comes from THREEFOLD_API_KEY."""
+        """Build the capability from the spec of an agent.
+
+        The key is not part of a spec; it comes from THREEFOLD_API_KEY.
+
+        Args:
+            url: The URL of the service (default: THREEFOLD_URL).
+            **options: Arguments of the constructor that are plain values.
+
+        Returns:
+            The capability.
+
+        Raises:
+            ValueError: The URL or the key is not valid.
+        """
         return cls(AsyncMemoryClient.from_env(url), **options)
 
     @classmethod
     def combine(cls, capabilities: Sequence[AbstractCapability[Any]]) -> AbstractCapability[Any]:
-        """Refuse two that differ: merged field by field, one user's memory would become the other's."""
+        """Return the first capability if all are equal.
+
+        Different ones are refused: merged field by field, one user could get the memory of another.
+
+        Args:
+            capabilities: Capabilities with the same id.
+
+        Raises:
+            UserError: Two of them differ.
+        """
         if any(other != capabilities[0] for other in capabilities):
-            raise UserError("an agent has two different ThreefoldMemory capabilities; give each an `id` of its own")
+            raise UserError("an agent has two different ThreefoldMemory capabilities; give each of them its own `id`")
         return capabilities[0]
 
     def get_toolset(self) -> MemoryToolset | None:
@@ -122,17 +159,27 @@ class ThreefoldMemory(AbstractCapability[Any]):
         return tools_hint(memory_tools(names=NAMES[self.tools])) if self.tools else None
 
     def session_of(self, ctx: RunContext[Any]) -> AsyncMemorySession:
-        """The session of a run, for your own calls: with the client, policy and identity that the run has."""
+        """Return the session of a run, with its client, policy and identity, for calls of your own.
+
+        Args:
+            ctx: The context of the run.
+
+        Raises:
+            UserError: The context belongs to no run and `session` is not given.
+            InvalidRequest: The user, the agent or the session is not a valid id.
+        """
         if ctx.conversation_id is None and self.session is None:
-            raise UserError("ThreefoldMemory: this context belongs to no run; name the `session`")
-        who = Identity(self.user, self.agent, self.session).of(ctx, ctx.conversation_id or "")
+            raise UserError("ThreefoldMemory: this context belongs to no run; give `session`")
+        identity = Identity(self.user, self.agent, self.session).of(ctx, ctx.conversation_id or "")
         assert self.client is not None
-        return AsyncMemorySession(self.client, who.session_id, user=who.user, agent=who.agent, policy=self.policy)
+        return AsyncMemorySession(
+            self.client, identity.session_id, user=identity.user, agent=identity.agent, policy=self.policy
+        )
 
     async def for_run(self, ctx: RunContext[Any]) -> ThreefoldMemory:
-        mine = replace(self)
-        mine._run = _Run(self.session_of(ctx), RunLog(ctx.run_id or ""))
-        return mine
+        own = replace(self)
+        own._run = _Run(self.session_of(ctx), RunLog(ctx.run_id or ""))
+        return own
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
         if self.replay and not ctx.messages:
@@ -141,8 +188,8 @@ class ThreefoldMemory(AbstractCapability[Any]):
     async def after_node_run(
         self, ctx: RunContext[Any], *, node: AgentNode[Any], result: NodeResult[Any]
     ) -> NodeResult[Any]:
-        coming = [result.request] if isinstance(result, ModelRequestNode) else []
-        self._state.log.watch(ctx.messages, *coming)
+        new = [result.request] if isinstance(result, ModelRequestNode) else []
+        self._state.log.watch(ctx.messages, *new)
         return result
 
     async def before_model_request(
@@ -156,7 +203,7 @@ class ThreefoldMemory(AbstractCapability[Any]):
             if run.recalled is not None and self.persist_recall:
                 ctx.enqueue(run.recalled)
         if run.recalled is not None and not self.persist_recall:
-            request_context.messages = _behind(run.prompt, run.recalled, request_context.messages)
+            request_context.messages = _insert(run.prompt, run.recalled, request_context.messages)
         return request_context
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
@@ -181,25 +228,25 @@ class ThreefoldMemory(AbstractCapability[Any]):
         return self._run
 
     async def _recalled(self, session: AsyncMemorySession, messages: Sequence[ModelMessage]) -> ModelRequest | None:
-        """What memory holds on the prompt, as data in the user's voice; none without a prompt, as after an approval."""
+        """Return the block for the prompt as a user message; None without a prompt, for example after an approval."""
         query, history = user_text(messages[-1]), messages[:-1]
         if not query.strip():
             return None
-        response = await session.recall(query, **beside_history(self._reading, bool(history)))
+        response = await session.recall(query, **beside_history(self._recall_options, bool(history)))
         block = block_beside(response, session.session_id, texts_of(history)) if history else response.block
         if not block:
             return None
-        return ModelRequest([UserPromptPart([TextContent(neutralize_tags(block), metadata=_about(response))])])
+        return ModelRequest([UserPromptPart([TextContent(neutralize_tags(block), metadata=_metadata(response))])])
 
     @property
-    def _reading(self) -> RecallOptions:
-        given = {
+    def _recall_options(self) -> RecallOptions:
+        options = {
             "level": self.level,
             "token_budget": self.token_budget,
             "top_k": self.top_k,
             "min_score": self.min_score,
         }
-        return RecallOptions(**{name: value for name, value in given.items() if value is not None})  # pyright: ignore
+        return RecallOptions(**{name: value for name, value in options.items() if value is not None})  # pyright: ignore
 
     async def _flush(self) -> None:
         if self.record:
@@ -207,14 +254,14 @@ class ThreefoldMemory(AbstractCapability[Any]):
             await run.session.record(run.log.turns(), visibility=self.visibility, run_end=True)
 
     async def _flush_beside_failure(self) -> None:
-        """The run's own failure is the one to raise."""
+        """Record a failed run. An error of memory is logged, so that the error of the run is raised."""
         try:
             await self._flush()
         except ThreefoldError as error:
-            log.error("a run that failed was not recorded: %s", error)
+            log.error("a failed run was not recorded: %s", error)
 
 
-def _about(response: RecallResponse) -> dict[str, Any]:
+def _metadata(response: RecallResponse) -> dict[str, Any]:
     return {
         "origin": ORIGIN,
         "ids": [memory.id for memory in response.memories],
@@ -222,7 +269,7 @@ def _about(response: RecallResponse) -> dict[str, Any]:
     }
 
 
-def _behind(prompt: ModelMessage | None, recalled: ModelRequest, messages: list[ModelMessage]) -> list[ModelMessage]:
-    """The messages with what was recalled at its place: behind the prompt, or first where that was trimmed away."""
-    place = next((n for n, message in enumerate(messages, 1) if message is prompt), 0)
-    return [*messages[:place], recalled, *messages[place:]]
+def _insert(prompt: ModelMessage | None, recalled: ModelRequest, messages: list[ModelMessage]) -> list[ModelMessage]:
+    """Return the messages with the recalled block after the prompt, or first if the prompt was trimmed away."""
+    position = next((n for n, message in enumerate(messages, 1) if message is prompt), 0)
+    return [*messages[:position], recalled, *messages[position:]]

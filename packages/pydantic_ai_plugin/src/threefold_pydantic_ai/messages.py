@@ -1,4 +1,4 @@
-"""Messages of Pydantic AI as turns and back: words for memory, the framework's own JSON for exact replay."""
+"""Convert messages of Pydantic AI to turns and back. The content is text; the payload is JSON for exact replay."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ from threefold.tools.definitions import TOOLS
 Part = ModelRequestPart | ModelResponsePart
 
 ORIGIN = "threefold"
-"""Marks recalled text in a message's metadata."""
+"""Marks recalled text in the metadata of a message."""
 
 RECALLED = "(recalled memory, not kept in the log)"
-SEPARATOR = "/"  # before the number of a part; run ids are opaque, so the last one counts
+SEPARATOR = "/"  # before the number of a part; run ids may contain it, so the last one counts
 
 
-class Voice(NamedTuple):
-    """Who speaks in a part. Neighbouring parts of one voice are one turn, but each call and each result is its own."""
+class Speaker(NamedTuple):
+    """The speaker of a part. Adjacent parts of one speaker are one turn, but each call and each result is its own."""
 
     role: Role
     kind: TurnKind = "message"
@@ -63,30 +63,35 @@ class Voice(NamedTuple):
     call: str | None = None
 
 
-Voices = list[tuple[Voice, list[Part]]]
+PartsBySpeaker = list[tuple[Speaker, list[Part]]]
 
 
 def turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
-    """A message as turns with ids below `key`, each with the JSON of its own parts: what one of them loses by an
-    erasure, no other one still tells. `groups` names the group of each tool call."""
-    return _turns(message, _voices(message), key, groups)
+    """Return a message as turns.
+
+    The id of each turn starts with `key`. Its payload has only its own parts, so that no other turn keeps what an
+    erasure removes. `groups` has the group of each tool call.
+    """
+    return _turns(message, _by_speaker(message), key, groups)
 
 
 def whole_turns_of(message: ModelMessage, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
-    """The same, with one turn at least: the place of a message that says nothing of its own."""
-    silent: Voices = [(Voice("user" if isinstance(message, ModelRequest) else "assistant"), list(message.parts))]
-    return _turns(message, _voices(message) or silent, key, groups)
+    """Return a message as at least one turn, also if it has no text."""
+    silent: PartsBySpeaker = [
+        (Speaker("user" if isinstance(message, ModelRequest) else "assistant"), list(message.parts))
+    ]
+    return _turns(message, _by_speaker(message) or silent, key, groups)
 
 
-def _turns(message: ModelMessage, voices: Voices, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
+def _turns(message: ModelMessage, by_speaker: PartsBySpeaker, key: str, groups: Mapping[str, str]) -> list[TurnLike]:
     turns: list[TurnLike] = []
-    for number, (voice, parts) in enumerate(voices):
+    for number, (speaker, parts) in enumerate(by_speaker):
         turn = {
             "id": f"{key}{SEPARATOR}{number}",
-            "role": voice.role,
-            "kind": voice.kind,
-            "name": id_or_none(voice.tool),
-            "group": id_or_none(voice.call and groups.get(voice.call, voice.call)),
+            "role": speaker.role,
+            "kind": speaker.kind,
+            "name": id_or_none(speaker.tool),
+            "group": id_or_none(speaker.call and groups.get(speaker.call, speaker.call)),
             "content": middle_cut(_text(parts), MAX_CONTENT_CHARS),
             "payload": _dump(_with_parts(message, parts)),
             "created_at": message.timestamp if message.timestamp and message.timestamp.tzinfo else None,
@@ -96,7 +101,7 @@ def _turns(message: ModelMessage, voices: Voices, key: str, groups: Mapping[str,
 
 
 def messages_of(turns: Iterable[Turn]) -> list[ModelMessage]:
-    """The messages behind turns: equal to what was said, or as text where a payload is missing or not understood."""
+    """Return the messages of turns. A turn without a valid payload becomes a message with its text."""
     messages: list[ModelMessage] = []
     before = ""
     for turn in turns:
@@ -114,76 +119,76 @@ def messages_of(turns: Iterable[Turn]) -> list[ModelMessage]:
 
 
 def learn_groups(message: ModelMessage, groups: dict[str, str]) -> None:
-    """Calls that are made together, and so all their results, are one group."""
+    """Put the calls of one message, and thus their results, into one group."""
     called = [part.tool_call_id for part in message.parts if isinstance(part, ToolCallPart)]
     groups.update(dict.fromkeys(called, called[0] if called else ""))
 
 
 def texts_of(messages: Iterable[ModelMessage]) -> set[str]:
-    """The words of each turn in these messages."""
-    return {_text(parts) for message in messages for _, parts in _voices(message)}
+    """Return the text of each turn of these messages."""
+    return {_text(parts) for message in messages for _, parts in _by_speaker(message)}
 
 
 def user_text(message: ModelMessage) -> str:
-    """What the user says in a message, recalled memory not being the user's."""
+    """Return the text of the user in a message, without recalled text."""
     return _text([part for part in message.parts if isinstance(part, UserPromptPart)])
 
 
-def _voices(message: ModelMessage) -> Voices:
-    """The parts by voice. Silent ones, such as thinking, go with the next one that says something, or the last."""
-    found: Voices = []
+def _by_speaker(message: ModelMessage) -> PartsBySpeaker:
+    """Return the parts by speaker. Parts without text, such as thinking, join the next part with text, or the last."""
+    found: PartsBySpeaker = []
     silent: list[Part] = []
     own = [part for part in cast(Sequence[Part], message.parts) if not _is_recalled(part)]
-    for voice, run in groupby(own, key=_voice):
+    for speaker, run in groupby(own, key=_speaker_of):
         parts = [*silent, *run]
-        silent = [] if voice.call or _text(parts) else parts
+        silent = [] if speaker.call or _text(parts) else parts
         if not silent:
-            found.append((voice, parts))
+            found.append((speaker, parts))
     if silent and found:
         found[-1][1].extend(silent)
     elif silent:
-        found.append((_voice(silent[-1]), silent))
+        found.append((_speaker_of(silent[-1]), silent))
     return found
 
 
-def _voice(part: Part) -> Voice:
+def _speaker_of(part: Part) -> Speaker:
     match part:
         case SystemPromptPart():
-            return Voice("system")
+            return Speaker("system")
         case UserPromptPart():
-            return Voice("user")
+            return Speaker("user")
         case SpeechPart():
-            return Voice("user" if part.speaker == "user" else "assistant")
+            return Speaker("user" if part.speaker == "user" else "assistant")
         case ToolReturnPart():
-            return Voice("tool", "tool_result", part.tool_name, part.tool_call_id)
+            return Speaker("tool", "tool_result", part.tool_name, part.tool_call_id)
         case ToolCallPart():
-            return Voice("assistant", "tool_call", part.tool_name, part.tool_call_id)
+            return Speaker("assistant", "tool_call", part.tool_name, part.tool_call_id)
         case TextPart() | ThinkingPart() | FilePart() | NativeToolCallPart() | NativeToolReturnPart():
-            return Voice("assistant")
+            return Speaker("assistant")
         case _:
-            return Voice("system")
+            return Speaker("system")
 
 
 def _text(parts: Iterable[Part]) -> str:
-    return "\n".join(filter(None, map(_said, parts)))
+    return "\n".join(filter(None, map(_text_of_part, parts)))
 
 
-def _said(part: Part) -> str:
-    """The words of a part; files leave a mark, thinking stays private."""
+def _text_of_part(part: Part) -> str:
+    """Return the text of a part. Files become a mark; thinking is left out."""
     match part:
         case UserPromptPart():
             content = [part.content] if isinstance(part.content, str) else part.content
-            return "\n".join(filter(None, map(_shown, content)))
+            return "\n".join(filter(None, map(_text_of_content, content)))
         case ToolCallPart() if part.tool_name in TOOLS:
-            return ""  # what was searched for would be the best match for the next such search
+            return ""  # the query would be the best match for the next search for the same
         case BaseToolCallPart():
             return f"{part.tool_name}({_arguments(part)})"
         case BaseToolReturnPart():
             text = _result(part)
-            files = [_shown(file) for file in part.files]
+            files = [_text_of_content(file) for file in part.files]
             return "\n".join(filter(None, [strip_block(text), *files]))
         case FilePart():
-            return _shown(part.content)
+            return _text_of_content(part.content)
         case SystemPromptPart() | TextPart() | CompactionPart():
             return part.content or ""
         case SpeechPart():
@@ -193,18 +198,18 @@ def _said(part: Part) -> str:
 
 
 def _arguments(part: BaseToolCallPart) -> str:
-    """The arguments as the model wrote them, which need not be JSON."""
+    """Return the arguments as the model wrote them; they need not be JSON."""
     return part.args if isinstance(part.args, str) else json.dumps(part.args or {}, ensure_ascii=False, default=str)
 
 
 def _result(part: BaseToolReturnPart) -> str:
     try:
         return part.model_response_str(wrap_if_error=False)
-    except PydanticSerializationError:  # no JSON, or not even Unicode
+    except PydanticSerializationError:  # the result is not JSON, or not Unicode
         return str(part.content)
 
 
-def _shown(content: UserContent) -> str:
+def _text_of_content(content: UserContent) -> str:
     match content:
         case str():
             return content
@@ -221,15 +226,15 @@ def _shown(content: UserContent) -> str:
 
 
 def _is_recalled(part: Part) -> bool:
-    """Whether it is what memory said, and nobody else."""
+    """Return True if the part has only recalled text."""
     if not isinstance(part, UserPromptPart) or isinstance(part.content, str):
         return False
     return bool(part.content) and all(isinstance(item, TextContent) and _is_marked(item) for item in part.content)
 
 
 def _is_marked(content: TextContent) -> bool:
-    about: Any = content.metadata
-    return isinstance(about, Mapping) and cast(Mapping[str, Any], about).get("origin") == ORIGIN
+    metadata: Any = content.metadata
+    return isinstance(metadata, Mapping) and cast(Mapping[str, Any], metadata).get("origin") == ORIGIN
 
 
 def _with_parts(message: ModelMessage, parts: Sequence[Part]) -> ModelMessage:
@@ -237,7 +242,7 @@ def _with_parts(message: ModelMessage, parts: Sequence[Part]) -> ModelMessage:
 
 
 def _dump(message: ModelMessage) -> str | None:
-    """The message's own JSON; None where it has none or a very large one, and the text has to do."""
+    """Return the message as JSON; None if it cannot be JSON or is too large, so that only its text is stored."""
     kept = _with_parts(message, [_without_recalled(part) for part in message.parts])
     try:
         payload = ModelMessagesTypeAdapter.dump_json([kept]).decode()[1:-1]
@@ -247,7 +252,7 @@ def _dump(message: ModelMessage) -> str | None:
 
 
 def _without_recalled(part: Part) -> Part:
-    """A tool result that only tells memories has to stay, or its call would have no answer; not so its text."""
+    """Return a part without recalled text. A result is kept even if no text is left, because its call needs one."""
     if isinstance(part, ToolReturnPart) and isinstance(part.content, str) and strip_block(part.content) != part.content:
         return replace(part, content=strip_block(part.content) or RECALLED)
     return part
@@ -263,10 +268,10 @@ def _load(turn: Turn) -> ModelMessage | None:
 
 
 def _as_text(turn: Turn) -> ModelMessage | None:
-    """What another framework wrote. Its system prompts are not this agent's."""
+    """Return the text of a turn of another framework as a message; None for its system prompts and erased turns."""
     if turn.erased or turn.role == "system" or not turn.content:
         return None
     if turn.role == "assistant":
         return ModelResponse([TextPart(turn.content)], timestamp=turn.created_at)
-    said = turn.content if turn.role == "user" else f"[{turn.name or 'tool'}] {turn.content}"
-    return ModelRequest([UserPromptPart(said, timestamp=turn.created_at)], timestamp=turn.created_at)
+    text = turn.content if turn.role == "user" else f"[{turn.name or 'tool'}] {turn.content}"
+    return ModelRequest([UserPromptPart(text, timestamp=turn.created_at)], timestamp=turn.created_at)

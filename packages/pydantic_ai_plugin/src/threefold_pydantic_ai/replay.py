@@ -1,4 +1,4 @@
-"""A session's own messages, read back."""
+"""Read the stored messages of a session."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ Send = Callable[[Call[TurnPage]], Awaitable[TurnPage]]
 log = logging.getLogger("threefold")
 
 
-async def load_messages(session: AsyncMemorySession, limit: int, goes_on: bool) -> list[ModelMessage]:
-    """The newest messages of a session. Soft goes on without them in an outage: a recall tells the latest.
+async def load_messages(session: AsyncMemorySession, limit: int, has_prompt: bool) -> list[ModelMessage]:
+    """Return the messages of the newest `limit` turns of a session.
 
-    Where the run `goes_on` with a new prompt, calls that were never answered get an answer; else they wait for theirs.
+    In an outage, soft returns none; the window of the recall has the newest turns. If the run has a prompt, calls that
+    were never answered get an answer; without a prompt they wait for their results.
     """
     try:
         messages = messages_of(await _newest_turns(session, limit))
@@ -29,13 +30,13 @@ async def load_messages(session: AsyncMemorySession, limit: int, goes_on: bool) 
     except ThreefoldError as error:
         if session.failure_mode == "strict":
             raise
-        log.warning("the session's messages could not be read: %s", error)
+        log.warning("cannot read the messages of the session: %s", error)
         return []
-    return repair_messages(messages) if goes_on else messages
+    return repair_messages(messages) if has_prompt else messages
 
 
 async def turns_from(send: Send, session_id: str, first: int) -> list[Turn]:
-    """The turns of a session from one on, with their payloads, page by page."""
+    """Return the turns of a session from sequence number `first` on, with their payloads."""
     turns: list[Turn] = []
     more: str | None = str(first)
     while more is not None:

@@ -1,4 +1,4 @@
-"""The memory tools as a toolset: what a model may look up and save, under the identity of its run."""
+"""`MemoryToolset`: the memory tools of a model, with the identity of its run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ANY_ARGUMENTS = SchemaValidator(core_schema.dict_schema(core_schema.str_schema(
 
 
 class MemoryToolset(AbstractToolset[Any]):
-    """Tools over the session of whichever run asks, with the levels that its user and agent may read."""
+    """Memory tools on the session of each run, with the levels that its user and agent may read."""
 
     def __init__(
         self, open_session: Callable[[RunContext[Any]], AsyncMemorySession], choice: ToolChoice, toolset_id: str | None
