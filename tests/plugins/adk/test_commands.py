@@ -167,7 +167,7 @@ def test_addresses_of_services(monkeypatch: pytest.MonkeyPatch) -> None:
     assert client_from("threefold+https://memory.test/base/").url == "https://memory.test/base"
     assert client_from("Threefold://localhost:8181").url == "http://localhost:8181"
     for wrong in ("http://localhost:8181", "threefold:/localhost:8181", "threefold:"):
-        with pytest.raises(ValueError, match="begins with threefold://"):
+        with pytest.raises(ValueError, match="must begin with threefold://"):
             client_from(wrong)
     with pytest.raises(ValueError, match="must not carry credentials"):
         client_from("threefold://ana:secret@localhost")

@@ -272,7 +272,7 @@ async def test_failed_run_raises_its_own_error_if_recording_fails(line: Line, ca
     talk.script.reply = fail
     with pytest.raises(ValueError, match="the model is broken"):
         await talk.say("Hello.")
-    assert "a run that failed was not recorded" in caplog.text
+    assert "a failed run was not recorded" in caplog.text
     assert strict.stats.outages > 0
 
 

@@ -91,7 +91,7 @@ async def test_slower_of_two_concurrent_runs_is_stale(line: Line) -> None:
         return "done"
 
     talk = Talk(sessions=open_sessions(line), tools=[interrupt], replies=[ToolCall("interrupt", {}), "Late."])
-    with pytest.raises(StaleSessionError, match="Session s has moved on since it was read"):
+    with pytest.raises(StaleSessionError, match="Session s was changed since it was read"):
         await talk.say("Hello")
     assert words(line)[-2:] == ["Meanwhile", "Noted."]
     assert await Talk(sessions=open_sessions(line)).say("Again") == "Noted."

@@ -108,7 +108,7 @@ async def test_event_of_another_writer_after_a_lost_answer_makes_the_session_sta
     session = await ours.create_session(**WHO, session_id="s")
     line.losing = [lambda: memory.write("s", [turn_of(said("From another"))])]
     await ours.append_event(session, said("Hello"))
-    with pytest.raises(StaleSessionError, match="Session s has moved on since it was read"):
+    with pytest.raises(StaleSessionError, match="Session s was changed since it was read"):
         await ours.append_event(session, said("Goodbye"))
     assert words(await get(ours)) == ["Hello", "From another"]
 
@@ -244,7 +244,7 @@ async def test_deleted_session_is_erased(ours: ThreefoldSessionService, memory: 
     with pytest.raises(SessionNotFoundError):
         await ours.append_event(session, said("Late"))
     again = await ours.create_session(**WHO, session_id="s")
-    with pytest.raises(InvalidRequest, match="was deleted from session 's': give it a new id"):
+    with pytest.raises(InvalidRequest, match="was erased from session 's': give the event a new id"):
         await ours.append_event(again, event)
     assert (await get(ours)).events == []
 
@@ -252,7 +252,7 @@ async def test_deleted_session_is_erased(ours: ThreefoldSessionService, memory: 
 async def test_session_of_another_framework_is_refused(ours: ThreefoldSessionService, memory: MemoryClient) -> None:
     for state in ("[]", "{", '{"format": "other/1"}', '{"format": "adk-session/1"}'):
         memory.write("s", [], state=state)
-        with pytest.raises(InvalidRequest, match="session 's' holds the state of something else"):
+        with pytest.raises(InvalidRequest, match="session 's' does not hold a session of ADK"):
             await get(ours)
         assert (await ours.list_sessions(**WHO)).sessions == []
 

@@ -211,7 +211,7 @@ async def fine(_: list[ModelMessage], __: AgentInfo) -> ModelResponse:
 
 async def test_session_with_the_state_of_another_framework_is_refused(store_of: Any, memory: MemoryClient) -> None:
     memory.write("c", [], state='{"other": 1}')
-    with pytest.raises(InvalidRequest, match="something else"):
+    with pytest.raises(InvalidRequest, match="does not hold a conversation of Pydantic AI"):
         await store_of().load("c")
 
 

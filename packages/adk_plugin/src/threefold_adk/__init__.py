@@ -1,4 +1,4 @@
-"""Threefold as the native memory of Google ADK."""
+"""Plugin of Threefold for Google ADK: a plugin, a memory service, a session service and a toolset."""
 
 from threefold_adk.memory import ThreefoldMemoryService
 from threefold_adk.plugin import ThreefoldPlugin

@@ -1,7 +1,7 @@
-"""Events of ADK as turns and back: words for memory, the event's own JSON for exact replay. Pure.
+"""Convert events of ADK to turns and back. The content is text; the payload is JSON for exact replay. Pure.
 
-Whatever stores an event stores this turn, under the event's id: what the session service, the memory service and the
-plugin write of one event is there once.
+The session service, the memory service and the plugin store the same turn for one event, with the id of the event, so
+that an event is stored once.
 """
 
 from __future__ import annotations
@@ -33,24 +33,26 @@ from threefold.session import without_recalled
 from threefold.tools.definitions import TOOLS
 
 USER = "user"
-"""The author of what the user sends; every other author is an agent."""
+"""The author of events of the user; every other author is an agent."""
 
 ADKS_OWN = "adk_"
-"""Begins the names of those calls by which ADK asks the user for something."""
+"""Prefix of the names of calls by which ADK asks the user for something."""
 
-NO_JSON = (ValueError, TypeError, RecursionError)
-"""A cycle, a key that is no text, a thousand levels: what cannot be JSON, whatever is made of single values."""
+NOT_JSON = (ValueError, TypeError, RecursionError)
+"""Errors for values that cannot be JSON: cycles, keys that are not text, too many levels."""
 
 RECALLED = "(recalled memory, not kept in the log)"
 
 
 def turn_of(event: Event) -> TurnIn:
-    """The turn of an event. It has no content where nobody says anything, and no payload where that is no JSON or too
-    much of it: a tool may answer anything."""
+    """Return the turn of an event.
+
+    It has no content if the event has no text, and no payload if the event cannot be JSON or is too large.
+    """
     return without_recalled(
         turn_in(
             {
-                **_voice(event),
+                **_speaker(event),
                 "id": id_or_hash(event.id),
                 "content": middle_cut(text_of(event), MAX_CONTENT_CHARS),
                 "payload": _payload(event),
@@ -61,18 +63,18 @@ def turn_of(event: Event) -> TurnIn:
 
 
 def event_of(turn: Turn) -> Event | None:
-    """The event behind a turn; None where something else was written, or an erasure took it."""
+    """Return the event of a turn; None if the turn is not of an event, or was erased."""
     try:
         data: Any = json.loads(turn.payload or "null")
         if isinstance(data, dict) and id_or_hash(cast(dict[str, Any], data).get("id")) == turn.id:
             return Event.model_validate(data)
-    except NO_JSON:
+    except NOT_JSON:
         pass
     return None
 
 
 def spoken_turns(events: Iterable[Event]) -> list[TurnIn]:
-    """The turns of those events in which something is said: what there is to remember. No credential is."""
+    """Return the turns of complete events with text. Payloads that may contain credentials are left out."""
     spoken = [(event, turn_of(event)) for event in events if not event.partial]
     return [
         turn.model_copy(update={"payload": None}) if _may_hold_credentials(event) else turn
@@ -82,26 +84,29 @@ def spoken_turns(events: Iterable[Event]) -> list[TurnIn]:
 
 
 def text_of(event: Event) -> str:
-    """The words of an event."""
-    heard = [spoken.text for spoken in (event.input_transcription, event.output_transcription) if spoken]
-    return "\n".join(filter(None, [words_of(event.content), *heard]))
+    """Return the text of an event, transcriptions included."""
+    transcripts = [spoken.text for spoken in (event.input_transcription, event.output_transcription) if spoken]
+    return "\n".join(filter(None, [words_of(event.content), *transcripts]))
 
 
 def words_of(content: Content | None) -> str:
-    """What is said. Files leave a mark; thinking stays private."""
-    return "\n".join(filter(None, map(_said, (content and content.parts) or [])))
+    """Return the text of a content. Files become a mark; thinking is left out."""
+    return "\n".join(filter(None, map(_text_of_part, (content and content.parts) or [])))
 
 
-def _voice(event: Event) -> dict[str, Any]:
-    """Who speaks. A call and its results are one group, which goes by the first call: results of calls that are made
-    together come together, too."""
-    answered, called = event.get_function_responses(), event.get_function_calls()
-    if answered:
-        return {"role": "tool", "kind": "tool_result", **_tool(answered)}
+def _speaker(event: Event) -> dict[str, Any]:
+    """Return role, kind, name and group of an event.
+
+    A call and its results are one group with the id of the first call, because the results of calls that are made
+    together arrive together.
+    """
+    results, called = event.get_function_responses(), event.get_function_calls()
+    if results:
+        return {"role": "tool", "kind": "tool_result", **_tool(results)}
     if called:
         return {"role": "assistant", "kind": "tool_call", **_tool(called)}
     if not text_of(event):
-        return {"role": "system"}  # a change of state, a compaction: nobody says anything
+        return {"role": "system"}  # a change of state or a compaction
     if event.author == USER:
         return {"role": "user"}
     return {"role": "assistant", "name": id_or_none(event.author)}
@@ -111,7 +116,7 @@ def _tool(used: Sequence[FunctionCall | FunctionResponse]) -> dict[str, Any]:
     return {"name": id_or_none(used[0].name), "group": id_or_none(used[0].id)}
 
 
-def _said(part: Part) -> str | None:
+def _text_of_part(part: Part) -> str | None:
     match part:
         case Part(text=str(text)):
             return None if part.thought else text
@@ -132,24 +137,25 @@ def _said(part: Part) -> str | None:
 
 
 def _may_hold_credentials(event: Event) -> bool:
-    """What ADK asks the user for, and what it is given, may be keys and tokens."""
+    """Return True if the event is a request of ADK to the user or its answer, which may contain keys and tokens."""
     used = [*event.get_function_calls(), *event.get_function_responses()]
     return bool(event.actions.requested_auth_configs) or any(str(each.name).startswith(ADKS_OWN) for each in used)
 
 
 def _is_silent(tool: str | None) -> bool:
-    """What our tools look up is known, and what ADK asks for on its own account may be a credential."""
+    """Return True for tools whose calls are not recorded: memory tools, transfers, and requests of ADK, which may
+    contain credentials."""
     return tool in TOOLS or tool == "transfer_to_agent" or str(tool).startswith(ADKS_OWN)
 
 
 def _result(response: dict[str, Any]) -> str:
-    """What a tool answered; ADK puts what is no dict below `result`."""
+    """Return the answer of a tool as text. ADK wraps an answer that is not a dict in `result`."""
     result = response["result"] if response.keys() == {"result"} else response
     return result if isinstance(result, str) else _json(result)
 
 
 def _time(timestamp: float) -> datetime | None:
-    """None where the clock that an event was stamped by is none, or counts milliseconds."""
+    """Return the time of an event; None if the timestamp is out of range, for example in milliseconds."""
     try:
         return datetime.fromtimestamp(timestamp, UTC)
     except (ValueError, OverflowError, OSError):
@@ -160,9 +166,9 @@ def _payload(event: Event) -> str | None:
     try:
         values = _without_memories(event).model_dump(mode="json", exclude_none=True, fallback=str)
         payload = json.dumps(values, ensure_ascii=False, separators=(",", ":"))
-        if clean_text(payload) != payload:  # a lone surrogate has to be escaped
+        if clean_text(payload) != payload:  # a lone surrogate must be escaped
             payload = json.dumps(values)
-    except NO_JSON:
+    except NOT_JSON:
         return None
     return payload if len(payload) <= MAX_PAYLOAD_CHARS else None
 
@@ -170,12 +176,12 @@ def _payload(event: Event) -> str | None:
 def _json(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except NO_JSON:
+    except NOT_JSON:
         return f"[{type(value).__name__}]"
 
 
 def _without_memories(event: Event) -> Event:
-    """ADK's own `load_memory` answers memories without a fence: a copy of them would outlive their erasure."""
+    """Return the event without the answers of ADK's `load_memory`: a copy would outlive an erasure."""
     if not any(answer.name == "load_memory" for answer in event.get_function_responses()):
         return event
     kept = event.model_copy(deep=True)

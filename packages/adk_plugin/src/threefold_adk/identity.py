@@ -1,4 +1,4 @@
-"""Whose memory a run of ADK uses: its user's, with its app as the agent, exactly as the runner was told."""
+"""The identity of a run of ADK: its user is the user, its app is the agent."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from threefold import AsyncMemoryClient, AsyncMemorySession, Policy
 
 
 def session_of(client: AsyncMemoryClient, session: Session, policy: Policy) -> AsyncMemorySession:
-    """A session of ADK as memory's. Ids that memory cannot hold are refused."""
+    """Return the memory session of a session of ADK. Raise InvalidRequest for ids that are not valid."""
     return AsyncMemorySession(client, session.id, user=session.user_id, agent=session.app_name, policy=policy)

@@ -1,4 +1,4 @@
-"""`ThreefoldPlugin`: memory for every agent of an app. It recalls before a run and records what was said in it."""
+"""`ThreefoldPlugin`: memory for every agent of an app. It recalls before a run and records the events of the run."""
 
 from __future__ import annotations
 
@@ -37,11 +37,24 @@ KNOWN_EVENTS = 10_000
 log = logging.getLogger("threefold")
 
 _caller: ContextVar[InvocationContext | None] = ContextVar("threefold_caller", default=None)
-"""The run whose tool is being called."""
+"""The run whose tool is called now."""
 
 
 class ThreefoldPlugin(BasePlugin):
-    """One object serves all users, sessions, threads and event loops of an app. Sub-agents are part of its runs."""
+    """Memory for an app. One object serves all its users, sessions, threads and event loops, sub-agents included.
+
+    Args:
+        client: The client; it must be allowed to name users and agents (default: `AsyncMemoryClient.from_env()`).
+        recall: Recall for the message of the user and show the block to the models of the run (default true).
+        record: Record the events of each run (default true). Sessions of `ThreefoldSessionService` are stored anyway.
+        options: Options of each recall, as for `MemoryClient.recall`.
+        visibility: Widest level at which the turns may be recalled (default `user`).
+        policy: Failure mode, breaker and spool (default: a new `Policy`).
+        name: Name of the plugin.
+
+    Raises:
+        ValueError: The URL or the key in the environment is not valid.
+    """
 
     def __init__(
         self,
@@ -66,23 +79,31 @@ class ThreefoldPlugin(BasePlugin):
 
     @property
     def stats(self) -> Stats:
-        """What became of all calls and turns: outages, refusals, turns that waited or were lost."""
+        """The counters of the policy: outages, refusals, turns that were spooled, replayed or dropped."""
         return self._policy.stats
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Record what an earlier run left, and put what memory holds on the user's message into this run's requests."""
+        """Record events that an earlier run left, and add the block for the user's message to the requests of this run.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if earlier events could not be stored.
+        """
         if _is_part_of_its_caller(invocation_context):
             return
         session = session_of(self._client, invocation_context.session, self._policy)
         if self._is_recorder(invocation_context):
-            await self._record(session, self._left_over(session, invocation_context))
+            await self._record(session, self._unrecorded(session, invocation_context))
         if self._recalls:
             block = await self._recalled(session, invocation_context)
             if block:
                 invocation_context.run_config = _with_block(invocation_context.run_config, block)
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        """Record a run that ended well, or that was left early."""
+        """Record a run that ended without an error, or that was left early.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if the service did not store the events.
+        """
         await self._flush(invocation_context)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
@@ -90,7 +111,7 @@ class ThreefoldPlugin(BasePlugin):
         await self._flush_beside_failure(invocation_context)
 
     async def after_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
-        """Record a run that is being cancelled: ADK calls nothing else then."""
+        """Record a run that is being cancelled; ADK calls no other hook then."""
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             await self._flush_beside_failure(callback_context.get_invocation_context())
@@ -98,23 +119,26 @@ class ThreefoldPlugin(BasePlugin):
     async def before_tool_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
     ) -> None:
-        """Note whose tool is called: the agent of an `AgentTool` is part of that run, though a function call it."""
+        """Remember the run whose tool is called: the agent of an `AgentTool` is part of that run."""
         run = tool_context.get_invocation_context()
         if not _is_part_of_its_caller(run):
             _caller.set(run)
 
     async def close(self) -> None:
-        """Close the connections of the running event loop, unless the client is somebody else's."""
+        """Close the connections of the running event loop, unless the client was passed in."""
         if self._owns_client:
             await self._client.close()
 
     def _is_recorder(self, run: InvocationContext) -> bool:
-        """A session of Threefold is the record of what is said in it."""
+        """Return True if the plugin records the run: sessions of Threefold store their events themselves."""
         return self._records and not isinstance(run.session_service, ThreefoldSessionService)
 
-    def _left_over(self, session: AsyncMemorySession, run: InvocationContext) -> list[Event]:
-        """What was said before this run and is not recorded, as after a run that was killed. In a session that is new
-        to this process that can only be the last run: those before were followed by one that looked back, too."""
+    def _unrecorded(self, session: AsyncMemorySession, run: InvocationContext) -> list[Event]:
+        """Return events before this run that are not recorded, for example of a run that was killed.
+
+        In a session that is new to this process only the last run can have such events, because each run records what
+        the run before it left.
+        """
         earlier = [event for event in run.session.events if event.invocation_id != run.invocation_id]
         newest_first = takewhile(lambda event: (session.key, event.id) not in self._recorded, reversed(earlier))
         found = list(newest_first)[::-1]
@@ -123,7 +147,7 @@ class ThreefoldPlugin(BasePlugin):
         return [event for event in found if event.invocation_id == earlier[-1].invocation_id]
 
     async def _recalled(self, session: AsyncMemorySession, run: InvocationContext) -> str:
-        """The block for a run: asked for once, whatever number of requests and agents it takes to answer."""
+        """Return the block for a run. It is recalled once, for all requests and agents of the run."""
         query = words_of(run.user_content)
         if not query.strip():
             return ""
@@ -137,21 +161,21 @@ class ThreefoldPlugin(BasePlugin):
         if not self._is_recorder(run) or _is_part_of_its_caller(run):
             return
         session = session_of(self._client, run.session, self._policy)
-        said = [event for event in run.session.events if event.invocation_id == run.invocation_id]
-        fresh = [event for event in said if (session.key, event.id) not in self._recorded]
+        events = [event for event in run.session.events if event.invocation_id == run.invocation_id]
+        fresh = [event for event in events if (session.key, event.id) not in self._recorded]
         await self._record(session, fresh, run_end=True)
 
     async def _flush_beside_failure(self, run: InvocationContext) -> None:
-        """The run's own failure is the one to raise."""
+        """Record a failed run. An error of memory is logged, so that the error of the run is raised."""
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await self._flush(run)
         except ThreefoldError as error:
-            log.error("a run that failed was not recorded: %s", error)
+            log.error("a failed run was not recorded: %s", error)
 
     async def _record(self, session: AsyncMemorySession, events: Sequence[Event], *, run_end: bool = False) -> None:
-        """Each event once: from here on it is with the spool, or the caller is told that it is not recorded."""
+        """Record each event once. Afterwards the spool has it, or the caller got an error."""
         for event in events:
             self._recorded[session.key, event.id] = None
         turns = spoken_turns(events)
@@ -160,8 +184,11 @@ class ThreefoldPlugin(BasePlugin):
 
 
 def _is_part_of_its_caller(run: InvocationContext) -> bool:
-    """`AgentTool` runs its agent with the plugins of its caller, for the same user and app, in a session service that
-    ends with the call. The caller sends it what was recalled, and what it answers is recorded as the tool's result."""
+    """Return True if the run is that of an `AgentTool`.
+
+    It runs its agent with the plugins of the caller, for the same user and app, in a session service that ends with
+    the call. The caller passes the recalled block on, and the answer is recorded as the result of the tool.
+    """
     caller = _caller.get()
     if caller is None or run.session_service is caller.session_service:
         return False
@@ -169,13 +196,13 @@ def _is_part_of_its_caller(run: InvocationContext) -> bool:
 
 
 def _uncompacted(events: Sequence[Event]) -> list[Event]:
-    """What a model is still shown in full: of older events only a summary of ADK's."""
+    """Return the events that a model still reads in full; ADK has summarised the older ones."""
     until = max((each.actions.compaction.end_timestamp for each in events if each.actions.compaction), default=-inf)
     return [event for event in events if event.timestamp > until]
 
 
 def _with_block(config: RunConfig | None, block: str) -> RunConfig:
-    """The run's own copy, with the block before the user's message in every request of it, and in no session."""
+    """Return a config of this run with the block before the user's message in every request; no session keeps it."""
     config = config or RunConfig()
     context = [*(config.model_input_context or []), Content(role="user", parts=[Part(text=block)])]
     return config.model_copy(update={"model_input_context": context})

@@ -1,4 +1,4 @@
-"""What `adk web`, `adk run` and `adk api_server` have to know to take `threefold://` addresses."""
+"""`register`: make `threefold://` URIs known to `adk web`, `adk run` and `adk api_server`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ if TYPE_CHECKING:
 
 
 def register(registry: ServiceRegistry | None = None) -> None:
-    """Let ADK's commands make Threefold's services. Call it in `services.py` in the directory of the agents."""
-    from google.adk.cli.service_registry import get_service_registry  # 20 ms, for commands alone
+    """Register the services of Threefold with the commands of ADK.
+
+    Call it in `services.py` in the directory of the agents.
+
+    Args:
+        registry: The registry of ADK (default: the one that its commands use).
+    """
+    from google.adk.cli.service_registry import get_service_registry  # its import takes 20 ms and only commands need it
 
     registry = registry or get_service_registry()
     for scheme in SCHEMES:

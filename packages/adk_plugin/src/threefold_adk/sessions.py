@@ -1,4 +1,4 @@
-"""`ThreefoldSessionService`: ADK's sessions over the log of turns, so that whatever is said in one is memory too."""
+"""`ThreefoldSessionService`: sessions of ADK whose events are turns, so that recalls find them."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from threefold_adk.uris import client_from
 
 
 class StoredSession(Session):
-    """A session that knows what the service held of it: the next append builds on that, or is refused."""
+    """A session with its last known state in the service. The next append needs that state to be current."""
 
     _stored: Stored = PrivateAttr()
 
     @property
     def stored(self) -> Stored:
-        """No field: what a service or a client makes of a session's JSON stays as it is."""
+        """The last known state. It is not a field, so that the JSON of a session does not change."""
         return self._stored
 
     @stored.setter
@@ -41,9 +41,18 @@ class StoredSession(Session):
 
 
 class ThreefoldSessionService(BaseSessionService):
-    """The sessions of each user (ADK's user) and agent (ADK's app): events are turns, state is kept beside them.
+    """The sessions of each user (the user of ADK) and agent (the app of ADK). Events are turns; state is beside them.
 
-    It raises what goes wrong, in an outage too: a session is not augmentation.
+    Unlike memory, sessions raise every error, in an outage too.
+
+    Args:
+        client: The client; it must be allowed to name users and agents (default: the client of `uri`).
+        uri: `threefold://host:port` or `threefold+https://host`; without a host, THREEFOLD_URL applies. The key comes
+            from THREEFOLD_API_KEY.
+        visibility: Widest level at which the turns may be recalled (default `user`).
+
+    Raises:
+        ValueError: The URI or the key is not valid.
     """
 
     def __init__(
@@ -52,7 +61,7 @@ class ThreefoldSessionService(BaseSessionService):
         *,
         uri: str = "threefold://",
         visibility: Visibility | None = None,
-        **_: Any,  # ADK's commands tell every service where the agents are
+        **_: Any,  # the commands of ADK pass the directory of the agents to every service
     ) -> None:
         self._client = client or client_from(uri)
         self._visibility: Visibility | None = visibility
@@ -61,6 +70,22 @@ class ThreefoldSessionService(BaseSessionService):
     async def create_session(
         self, *, app_name: str, user_id: str, state: dict[str, Any] | None = None, session_id: str | None = None
     ) -> Session:
+        """Create a session.
+
+        Args:
+            app_name: The agent.
+            user_id: The user.
+            state: The first state; keys with the prefix `user:` or `app:` belong to the user or the app.
+            session_id: The id (default: a random one).
+
+        Returns:
+            The session.
+
+        Raises:
+            AlreadyExistsError: There is a session with this id.
+            InvalidRequest: The state is not JSON, or an id is not valid.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._client_of(app_name, user_id)
         session_id = session_id or uuid4().hex
         changes = Changes.of(state or {})
@@ -77,6 +102,18 @@ class ThreefoldSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
+        """Return a session, or None if there is none.
+
+        Args:
+            app_name: The agent.
+            user_id: The user.
+            session_id: The session.
+            config: Which events to read (default: all).
+
+        Raises:
+            InvalidRequest: The session has the state of another framework.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._client_of(app_name, user_id)
         try:
             return await _read(client, session_id, config or GetSessionConfig())
@@ -84,8 +121,18 @@ class ThreefoldSessionService(BaseSessionService):
             return None
 
     async def list_sessions(self, *, app_name: str, user_id: str | None = None) -> ListSessionsResponse:
+        """Return the sessions of a user, the last updated last, with state and without events.
+
+        Args:
+            app_name: The agent.
+            user_id: The user; needed.
+
+        Raises:
+            InvalidRequest: `user_id` is missing.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         if user_id is None:
-            raise InvalidRequest("user_id: needed, as nobody may list the sessions of all users through an agent")
+            raise InvalidRequest("user_id: missing; the sessions of all users cannot be listed")
         client = self._client_of(app_name, user_id)
         shared = await shared_state(client)
         sessions: list[Session] = []
@@ -94,19 +141,53 @@ class ThreefoldSessionService(BaseSessionService):
             page = await client.sessions(cursor=cursor, limit=MAX_PAGE, state=True)
             for row in page.sessions:
                 stored = Stored.parse(row.state, row.revision)
-                if row.state is not None and stored is not None:  # else it was not created here
+                if row.state is not None and stored is not None:  # else this service did not create it
                     sessions.append(_session(client, row.session_id, row.updated_at, stored, shared))
             cursor = page.next_cursor
             if cursor is None:
                 return ListSessionsResponse(sessions=sorted(sessions, key=lambda one: (one.last_update_time, one.id)))
 
     async def delete_session(self, *, app_name: str, user_id: str, session_id: str) -> None:
+        """Erase a session with everything in it.
+
+        Args:
+            app_name: The agent.
+            user_id: The user.
+            session_id: The session.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         await self._client_of(app_name, user_id).forget(session_id=session_id)
 
     async def get_user_state(self, *, app_name: str, user_id: str) -> dict[str, Any]:
+        """Return the state of a user in an app, without prefixes.
+
+        Args:
+            app_name: The agent.
+            user_id: The user.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         return await user_state(self._client_of(app_name, user_id))
 
     async def append_event(self, session: Session, event: Event) -> Event:
+        """Append an event to a session and store its changes of state.
+
+        Args:
+            session: The session; it is updated.
+            event: The event. A partial event is returned without being stored.
+
+        Returns:
+            The event without temporary state.
+
+        Raises:
+            StaleSessionError: The session was changed since it was read. Nothing of the event was stored.
+            SessionNotFoundError: There is no such session.
+            InvalidRequest: The event cannot be JSON, is too large, or has the id of an erased event.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         if event.partial:
             return event
         client = self._client_of(session.app_name, session.user_id)
@@ -118,7 +199,7 @@ class ThreefoldSessionService(BaseSessionService):
                 self._apply_temp_state(session, event)
                 event = self._trim_temp_delta_state(event)
                 await self._append(client, session, event, changes)
-            # Of an old event, too: the run that appended it may have ended before it came to this.
+            # For a known event too: the run that appended it may have ended before this.
             for call in shared:
                 await client.send(call)
             if is_new:
@@ -127,15 +208,15 @@ class ThreefoldSessionService(BaseSessionService):
         return event
 
     async def close(self) -> None:
-        """Close the connections of the running event loop, which closes them at its end anyway."""
+        """Close the connections of the running event loop; it also closes them when it ends."""
         await self._client.close()
 
     async def _append(self, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes) -> None:
-        before = session.stored if isinstance(session, StoredSession) else await _adopted(client, session)
+        before = session.stored if isinstance(session, StoredSession) else await _current_state(client, session)
         try:
             await self._append_to(before, client, session, event, changes)
-        except StaleSessionError:  # or was only memory told something beside the session, which is no event?
-            await self._append_to(await _adopted(client, session), client, session, event, changes)
+        except StaleSessionError:  # perhaps only turns that are not events were added
+            await self._append_to(await _current_state(client, session), client, session, event, changes)
 
     async def _append_to(
         self, before: Stored, client: AsyncMemoryClient, session: Session, event: Event, changes: Changes
@@ -143,9 +224,9 @@ class ThreefoldSessionService(BaseSessionService):
         after = before.after(changes.session)
         written = await self._write(client, session, event, before, after.dump() if changes.session else None)
         if written.erased:
-            raise InvalidRequest(f"event {event.id!r} was deleted from session {session.id!r}: give it a new id")
-        # Not the revision that the answer tells: where an answer was lost and the call came again, others may have
-        # written meanwhile what this session has not seen.
+            raise InvalidRequest(f"event {event.id!r} was erased from session {session.id!r}: give the event a new id")
+        # Not the revision of the answer: if the first answer was lost and the call was repeated, others may have
+        # written events in between that this session has not seen.
         if isinstance(session, StoredSession) and written.revision > before.revision:
             session.stored = after
 
@@ -176,7 +257,7 @@ class ThreefoldSessionService(BaseSessionService):
         return self._client.acting_as(user=user_id, agent=app_name)
 
     def _lock(self, session: Session) -> asyncio.Lock:
-        """Branches of one run share a session: without it, each would find that the others had moved it on."""
+        """Return the lock of a session. Without it, branches of a run that share a session would find it changed."""
         key = (asyncio.get_running_loop(), session.app_name, session.user_id, session.id)
         return self._locks.setdefault(key, asyncio.Lock())
 
@@ -213,29 +294,29 @@ def _session(
 def _parsed(session_id: str, found: SessionState) -> Stored:
     stored = Stored.parse(found.state, found.revision)
     if stored is None:
-        raise InvalidRequest(f"session {session_id!r} holds the state of something else than a session of ADK")
+        raise InvalidRequest(f"session {session_id!r} does not hold a session of ADK")
     return stored
 
 
 async def _newest_events(
     client: AsyncMemoryClient, session_id: str, upto: int, config: GetSessionConfig
 ) -> list[Event]:
-    """The events that are asked for, oldest first, none beyond turn `upto`: that is what the revision stands for."""
-    wanted, since = config.num_recent_events, config.after_timestamp
-    size = MAX_PAGE if wanted is None else min(wanted, MAX_PAGE)
+    """Return the requested events, oldest first, up to turn `upto`, which belongs to the revision that was read."""
+    limit, since = config.num_recent_events, config.after_timestamp
+    size = MAX_PAGE if limit is None else min(limit, MAX_PAGE)
     events: list[Event] = []
     chosen: list[Event] = []
-    while size and upto > 0 and len(chosen) == len(events) and len(chosen) != wanted:
+    while size and upto > 0 and len(chosen) == len(events) and len(chosen) != limit:
         first = max(1, upto - size + 1)
         page = await client.turns(session_id, from_seq=first, limit=upto - first + 1, payload=True)
         events += filter(None, map(event_of, reversed(page.turns)))
-        chosen = list(islice(takewhile(lambda event: since is None or event.timestamp >= since, events), wanted))
+        chosen = list(islice(takewhile(lambda event: since is None or event.timestamp >= since, events), limit))
         upto = first - 1
     return chosen[::-1]
 
 
-async def _adopted(client: AsyncMemoryClient, session: Session) -> Stored:
-    """What the service holds of a session now, if they agree on the newest event."""
+async def _current_state(client: AsyncMemoryClient, session: Session) -> Stored:
+    """Return the stored state of a session. Raise StaleSessionError if its newest event differs."""
     try:
         found = await client.state(session.id)
         newest = await _newest_events(client, session.id, found.last_seq, GetSessionConfig(num_recent_events=1))
@@ -252,6 +333,6 @@ def _not_found(session: Session) -> SessionNotFoundError:
 
 def _stale(session: Session) -> StaleSessionError:
     return StaleSessionError(
-        f"Session {session.id} has moved on since it was read: something else appended to it. "
+        f"Session {session.id} was changed since it was read. "
         "Nothing of this event was stored; get the session again and repeat the append."
     )

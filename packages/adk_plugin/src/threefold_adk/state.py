@@ -1,4 +1,4 @@
-"""State of sessions by its prefixes: a session's own beside its turns, that of user and app as items."""
+"""State of ADK by its prefixes: session state is beside the turns, the state of user and app are items."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from threefold.contract.items import MAX_ITEMS
 
 FORMAT = "adk-session/1"
 NAMESPACE = ["google-adk", "state"]
-"""Holds an item per key, so that sessions which change different keys at once do not undo each other's."""
+"""Namespace with one item per key, so that sessions that change different keys do not overwrite each other."""
 
 Values = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """A change of state as JSON, by whose it is and without prefixes. What is temporary is in none of them."""
+    """A change of state as JSON, by owner and without prefixes. Temporary state is left out."""
 
     session: Values
     user: Values
@@ -34,7 +34,7 @@ class Changes:
 
     @classmethod
     def of(cls, delta: Values) -> Changes:
-        """A state or a delta of ADK; what is no JSON becomes its text, as in ADK's own services."""
+        """Split a state or a delta of ADK. Values that are not JSON become text, as in ADK's own services."""
         parts: dict[str, dict[str, Any]] = {"": {}, State.USER_PREFIX: {}, State.APP_PREFIX: {}, State.TEMP_PREFIX: {}}
         for key, value in _jsonable(delta).items():
             prefix = next((prefix for prefix in parts if prefix and key.startswith(prefix)), "")
@@ -42,22 +42,25 @@ class Changes:
         return cls(parts[""], parts[State.USER_PREFIX], parts[State.APP_PREFIX])
 
     def shared(self) -> list[Call[ItemsResponse]]:
-        """What stores the part that outlives the session."""
+        """Return the calls that store the state of user and app."""
         return [*_puts("user", self.user), *_puts("agent", self.app)]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """What the service held of a session when it was last read or written: the next append builds on it."""
+    """The state of a session when it was last read or written; the next append continues it."""
 
     revision: int
     state: Values
     created: str = ""
-    """Tells two creations apart that ask for the same."""
+    """Random id of the creation, so that two creations with the same state differ."""
 
     @classmethod
     def parse(cls, text: str | None, revision: int) -> Stored | None:
-        """From a session's state, which another framework may have written; where only turns were, there is none."""
+        """Parse the state of a session.
+
+        A session without state gives an empty state; the state of another framework gives None.
+        """
         if text is None:
             return cls(revision, {})
         try:
@@ -67,16 +70,16 @@ class Stored:
             return None
 
     def dump(self) -> str:
-        """As a session's state."""
+        """Return the state as JSON text."""
         return json.dumps({"format": FORMAT, "created": self.created, "state": self.state}, separators=(",", ":"))
 
     def after(self, changes: Values) -> Stored:
-        """One write later."""
+        """Return the state after a write with these changes."""
         return Stored(self.revision + 1, {**self.state, **changes}, self.created)
 
 
 async def shared_state(client: AsyncMemoryClient) -> dict[str, Any]:
-    """The state of user and app, with prefixes."""
+    """Return the state of user and app, with prefixes."""
     user, app = await asyncio.gather(user_state(client), _read(client, "agent"))
     return {
         **{State.APP_PREFIX + key: value for key, value in app.items()},
@@ -85,7 +88,7 @@ async def shared_state(client: AsyncMemoryClient) -> dict[str, Any]:
 
 
 async def user_state(client: AsyncMemoryClient) -> dict[str, Any]:
-    """The state of the client's user in its app."""
+    """Return the state of the user of a client in its app."""
     return await _read(client, "user")
 
 

@@ -1,22 +1,22 @@
-"""Everything that can go wrong, and the one table code <-> class <-> status.
+"""All errors of Threefold, and the table of codes, classes and statuses.
 
 ThreefoldError
 ├── ServiceError                 the service answered with an error body
-│   ├── InvalidRequest           422  the request itself is wrong; the message names the field
-│   ├── TooLarge                 413  the body is over the limit
-│   ├── Unauthenticated          401  no identity, or one that does not verify
-│   ├── Forbidden                403  a verified identity that may not do this
-│   │   └── QuotaExceeded        403  the user keeps as much as the store allows; forget some of it
-│   ├── NotFound                 404  no such thing, or not yours: the two look the same
-│   ├── Conflict                 409  the same id with other content
-│   │   └── RevisionConflict     409  the session moved on since it was read
-│   ├── RateLimited              429  too much; wait `retry_after` seconds
-│   ├── EmbedderMismatch         503  vectors of another embedder; run `threefold reembed`
+│   ├── InvalidRequest           422  the request is wrong; the message names the field
+│   ├── TooLarge                 413  the body is larger than the limit
+│   ├── Unauthenticated          401  no identity, or its key or token is not valid
+│   ├── Forbidden                403  the identity is verified but may not do this
+│   │   └── QuotaExceeded        403  the user has stored as much as the store allows
+│   ├── NotFound                 404  it does not exist or is not visible to this identity
+│   ├── Conflict                 409  the id was written before with other content
+│   │   └── RevisionConflict     409  the session changed after it was read
+│   ├── RateLimited              429  too many requests; wait `retry_after` seconds
+│   ├── EmbedderMismatch         503  the stored vectors are of another embedder
 │   ├── Unavailable              503  the service cannot reach its database
-│   └── InternalError            500  a fault of the service; details are in its log
-├── Unreachable                  no usable answer: refused, reset, timed out, or not the service at all
-│   └── CircuitOpen              not tried, since the last calls failed
-└── WaitTimeout                  `wait` gave up: work on the session is still pending, or parked
+│   └── InternalError            500  the service failed; details are in its log
+├── Unreachable                  no usable answer: refused, reset, timed out, or from something else
+│   └── CircuitOpen              not tried, because the last calls failed
+└── WaitTimeout                  `wait` gave up: work is still pending, or parked
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ServiceError(ThreefoldError):
 
 
 class InvalidRequest(ServiceError):
-    """The request itself is wrong; the message names the field."""
+    """The request is wrong; the message names the field."""
 
     code, status, refusal = "invalid_request", 422, True
 
