@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
-from threefold_langgraph.conversation import before, exchange, text_of, turns_of, with_block
+from threefold_langgraph.conversation import earlier_messages, open_messages, text_of, turns_of, with_block
 
 
 def human(text: str, message_id: str | None = None) -> HumanMessage:
@@ -40,15 +40,15 @@ OLD = [human("old"), ai("answer")]
 )
 def test_exchange_starts_after_the_last_answer(history: list[BaseMessage], now: list[BaseMessage]) -> None:
     messages = [*history, *now]
-    assert exchange(messages) == now
-    assert before(messages) == history
+    assert open_messages(messages) == now
+    assert earlier_messages(messages) == history
 
 
 def test_summary_is_not_part_of_the_exchange_but_is_sent_to_the_model() -> None:
     summary = HumanMessage("so far", additional_kwargs={"lc_source": "summarization"})
     messages: list[BaseMessage] = [summary, human("q")]
-    assert exchange(messages) == [messages[1]]
-    assert before(messages) == [summary]
+    assert open_messages(messages) == [messages[1]]
+    assert earlier_messages(messages) == [summary]
 
 
 @pytest.mark.parametrize(

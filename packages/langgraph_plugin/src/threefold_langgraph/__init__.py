@@ -1,4 +1,7 @@
-"""Threefold as the native memory of LangGraph. The middleware is in `threefold_langgraph.middleware`."""
+"""Plugin of Threefold for LangGraph: store, checkpointer, nodes and tools.
+
+The middleware is in `threefold_langgraph.middleware`.
+"""
 
 from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import Resolver

@@ -1,4 +1,4 @@
-"""What LangGraph calls a checkpoint, as requests of the contract, and back. No I/O."""
+"""Convert checkpoints of LangGraph to requests of the contract and back. No I/O."""
 
 from __future__ import annotations
 
@@ -38,48 +38,46 @@ from threefold.errors import InvalidRequest, TooLarge
 
 PAGE = 20
 NAMES = ("langgraph_user_id", "user_id")
-"""What a run's config calls its user: kept in the configs that come back, so that they can be used like it."""
+"""Keys of a run's config that name its user. Configs that are returned keep them, so that they work like the first."""
 
 BlobKey = tuple[str, str, str, Version]
 
 
 class Owner(NamedTuple):
-    """Whose thread it is."""
+    """User and agent of a thread."""
 
     user: str | None
     agent: str | None
 
 
 class OwnedThread(str):
-    """A thread's id that knows whose it is.
+    """The id of a thread, with its owner.
 
-    To show the state of a subgraph, LangGraph makes a config of nothing but its parent's thread id, in which the run's
-    user is lost; the id of a checkpoint that we have read is handed on as it is.
+    To show the state of a subgraph, LangGraph builds a config from the thread id of its parent alone. The user of the
+    run is lost, but the id object of a checkpoint that was read is passed on unchanged.
     """
 
     owner: Owner
 
     @classmethod
     def of(cls, thread_id: str, owner: Owner) -> OwnedThread:
-        made = cls(thread_id)
-        made.owner = owner
-        return made
+        owned = cls(thread_id)
+        owned.owner = owner
+        return owned
 
 
-_MADE_FOR_A_SUBGRAPH = frozenset({"__pregel_checkpointer", "thread_id", "checkpoint_ns"})
+_KEYS_FOR_SUBGRAPH = frozenset({"__pregel_checkpointer", "thread_id", "checkpoint_ns"})
 
 
 def owner_of(config: RunnableConfig) -> Owner | None:
-    """The owner that a config made by LangGraph itself stands for; None for one that a run or a caller made."""
+    """Return the owner of a config that LangGraph built for a subgraph; None for the config of a run or a caller."""
     configurable: Mapping[str, Any] = config.get("configurable", {})
     thread_id = configurable.get("thread_id")
-    return (
-        thread_id.owner if isinstance(thread_id, OwnedThread) and configurable.keys() == _MADE_FOR_A_SUBGRAPH else None
-    )
+    return thread_id.owner if isinstance(thread_id, OwnedThread) and configurable.keys() == _KEYS_FOR_SUBGRAPH else None
 
 
-class At(NamedTuple):
-    """Where in a thread a config points."""
+class ThreadPosition(NamedTuple):
+    """The position in a thread to which a config points."""
 
     thread_id: str
     ns: str
@@ -87,19 +85,19 @@ class At(NamedTuple):
     names: Mapping[str, Any]
 
     @classmethod
-    def of(cls, config: RunnableConfig) -> At:
-        """The place; a config without a thread is refused."""
+    def of(cls, config: RunnableConfig) -> ThreadPosition:
+        """Return the position of a config. Raise InvalidRequest if it has no thread."""
         configurable: Mapping[str, Any] = config.get("configurable", {})
         if configurable.get("thread_id") is None:
-            raise InvalidRequest("no thread: name one in the config (`configurable.thread_id`)")
+            raise InvalidRequest("no thread: set `configurable.thread_id` in the config")
         names = {name: configurable[name] for name in NAMES if name in configurable}
         ns: str = configurable.get("checkpoint_ns") or ""
         return cls(str(configurable["thread_id"]), ns, get_checkpoint_id(config), names)
 
     def config(self, checkpoint_id: str) -> RunnableConfig:
-        """The config of a checkpoint in the same place."""
-        place = {"thread_id": self.thread_id, "checkpoint_ns": self.ns, "checkpoint_id": checkpoint_id}
-        return {"configurable": {**self.names, **place}}
+        """Return the config of a checkpoint in the same namespace."""
+        position = {"thread_id": self.thread_id, "checkpoint_ns": self.ns, "checkpoint_id": checkpoint_id}
+        return {"configurable": {**self.names, **position}}
 
 
 def checkpoint_request(
@@ -110,8 +108,8 @@ def checkpoint_request(
     new_versions: ChannelVersions,
     **options: Any,
 ) -> PutCheckpointRequest:
-    """A checkpoint without its values, and those values that are new. One that is absent has no blob at its version."""
-    at = At.of(config)
+    """Return the request for a checkpoint, with its new values. A channel without a value has no blob."""
+    at = ThreadPosition.of(config)
     values = checkpoint["channel_values"]
     bare = {name: value for name, value in checkpoint.items() if name != "channel_values"}
     kept = get_serializable_checkpoint_metadata(config, metadata)
@@ -140,8 +138,8 @@ def writes_request(
     task_path: str,
     scope: DataScope,
 ) -> PutWritesRequest:
-    """The writes of a task; those that LangGraph itself makes have places of their own."""
-    at = At.of(config)
+    """Return the request for the writes of a task. Writes of LangGraph itself have their own indexes."""
+    at = ThreadPosition.of(config)
     return checked(
         PutWritesRequest,
         ns=at.ns,
@@ -157,53 +155,53 @@ def writes_request(
 
 
 def one_request(config: RunnableConfig, scope: DataScope) -> QueryCheckpointsRequest:
-    """The one checkpoint that a config names, or the newest of its namespace."""
-    at = At.of(config)
-    asked = {"thread_id": at.thread_id, "ns": at.ns, "checkpoint_id": at.checkpoint_id}
-    return checked(QueryCheckpointsRequest, **asked, limit=1, scope=scope)
+    """Return the query for the checkpoint that a config names, or for the newest of its namespace."""
+    at = ThreadPosition.of(config)
+    fields = {"thread_id": at.thread_id, "ns": at.ns, "checkpoint_id": at.checkpoint_id}
+    return checked(QueryCheckpointsRequest, **fields, limit=1, scope=scope)
 
 
 def list_request(
     config: RunnableConfig | None,
-    wanted: Mapping[str, Any] | None,
+    filter_by: Mapping[str, Any] | None,
     before: RunnableConfig | None,
     limit: int | None,
     scope: DataScope,
 ) -> QueryCheckpointsRequest:
-    """Checkpoints of a thread, or of all; without a namespace, those of all namespaces."""
-    asked: dict[str, Any] = {"filter": dict(wanted or {}), "limit": _page(limit), "scope": scope}
+    """Return the query for checkpoints of a thread or of all threads; without a namespace, of all namespaces."""
+    fields: dict[str, Any] = {"filter": dict(filter_by or {}), "limit": _page(limit), "scope": scope}
     if config is not None:
-        at = At.of(config)
+        at = ThreadPosition.of(config)
         ns = config.get("configurable", {}).get("checkpoint_ns")
-        asked |= {"thread_id": at.thread_id, "ns": ns, "checkpoint_id": at.checkpoint_id}
+        fields |= {"thread_id": at.thread_id, "ns": ns, "checkpoint_id": at.checkpoint_id}
     if before is not None:
-        asked["before"] = get_checkpoint_id(before)
-    return checked(QueryCheckpointsRequest, **asked)
+        fields["before"] = get_checkpoint_id(before)
+    return checked(QueryCheckpointsRequest, **fields)
 
 
 def following(
-    asked: QueryCheckpointsRequest, page: CheckpointPage, limit: int | None
+    query: QueryCheckpointsRequest, page: CheckpointPage, limit: int | None
 ) -> tuple[QueryCheckpointsRequest | None, int | None]:
-    """What to ask for after a page, and how much is wanted still; None where that was all."""
+    """Return the query for the next page, or None after the last, and the number of checkpoints still to return."""
     left = None if limit is None else limit - len(page.checkpoints)
     if page.next_cursor is None or (left is not None and left <= 0):
         return None, left
-    return asked.model_copy(update={"cursor": page.next_cursor, "limit": _page(left)}), left
+    return query.model_copy(update={"cursor": page.next_cursor, "limit": _page(left)}), left
 
 
 def tuples(
     serde: SerializerProtocol, page: CheckpointPage, config: RunnableConfig | None, owner: Owner
 ) -> Iterator[CheckpointTuple]:
-    """The checkpoints of a page."""
+    """Yield the checkpoints of a page."""
     blobs = {(blob.thread_id, blob.ns, blob.channel, blob.version): blob for blob in page.blobs}
-    names: Mapping[str, Any] = {} if config is None else At.of(config).names
+    names: Mapping[str, Any] = {} if config is None else ThreadPosition.of(config).names
     for stored in page.checkpoints:
         thread_id = OwnedThread.of(stored.thread_id, owner)
-        yield _tuple(serde, stored, blobs, At(thread_id, stored.ns, stored.checkpoint_id, names))
+        yield _tuple(serde, stored, blobs, ThreadPosition(thread_id, stored.ns, stored.checkpoint_id, names))
 
 
 def delta_histories(serde: SerializerProtocol, found: ChannelHistories) -> dict[str, DeltaChannelHistory]:
-    """The histories of channels, with their values."""
+    """Return the histories of channels, with their values."""
     histories: dict[str, DeltaChannelHistory] = {}
     for channel, history in found.channels.items():
         writes = [(write.task_id, write.channel, _loaded(serde, write.type, write.data)) for write in history.writes]
@@ -214,10 +212,14 @@ def delta_histories(serde: SerializerProtocol, found: ChannelHistories) -> dict[
 
 
 def _tuple(
-    serde: SerializerProtocol, stored: StoredCheckpoint, blobs: Mapping[BlobKey, Blob], at: At
+    serde: SerializerProtocol, stored: StoredCheckpoint, blobs: Mapping[BlobKey, Blob], at: ThreadPosition
 ) -> CheckpointTuple:
-    held = {channel: blobs.get((at.thread_id, at.ns, channel, version)) for channel, version in stored.versions.items()}
-    values = {channel: _loaded(serde, blob.type, blob.data) for channel, blob in held.items() if blob is not None}
+    stored_blobs = {
+        channel: blobs.get((at.thread_id, at.ns, channel, version)) for channel, version in stored.versions.items()
+    }
+    values = {
+        channel: _loaded(serde, blob.type, blob.data) for channel, blob in stored_blobs.items() if blob is not None
+    }
     bare = cast("dict[str, Any]", _loaded(serde, stored.type, stored.data))
     return CheckpointTuple(
         config=at.config(stored.checkpoint_id),
@@ -234,13 +236,13 @@ def _page(limit: int | None) -> int:
     return PAGE if limit is None else min(max(limit, 0), PAGE)
 
 
-def _dumped(serde: SerializerProtocol, what: str, value: Any) -> dict[str, Any]:
+def _dumped(serde: SerializerProtocol, channel_name: str, value: Any) -> dict[str, Any]:
     kind, data = serde.dumps_typed(value)
     if len(data) > MAX_CHANNEL_VALUE_BYTES:
         raise TooLarge(
-            f"channel {what!r}: {len(data)} bytes, and at most {MAX_CHANNEL_VALUE_BYTES} are stored; "
-            "keep large things outside of the state, and their address in it",
-            {"channel": what, "bytes": len(data), "max_bytes": MAX_CHANNEL_VALUE_BYTES},
+            f"channel {channel_name!r}: its value has {len(data)} bytes, at most {MAX_CHANNEL_VALUE_BYTES} are stored; "
+            "store large values elsewhere and keep their address in the state",
+            {"channel": channel_name, "bytes": len(data), "max_bytes": MAX_CHANNEL_VALUE_BYTES},
         )
     return {"type": kind, "data": data}
 

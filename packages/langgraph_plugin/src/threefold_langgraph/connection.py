@@ -1,4 +1,4 @@
-"""The service as the parts of this plugin share it: both clients, whose memory a run uses, what an outage does."""
+"""`ThreefoldConnection`: clients, identity of runs and outage policy, shared by all parts of the plugin."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ C = TypeVar("C", MemoryClient, AsyncMemoryClient)
 
 @dataclass(frozen=True)
 class ThreefoldConnection:
-    """Make one per process and hand it to every part; it opens nothing before the first call."""
+    """Connection that all parts of the plugin share. Make one per process; it connects on the first call."""
 
     client: MemoryClient
+    """The client of synchronous code."""
     async_client: AsyncMemoryClient
+    """The client of asynchronous code, for the same service."""
     user: str | Resolver | None = None
-    """A name, or a rule that finds it in a run's config; found in the run otherwise."""
+    """The user, or a function of a run's config (default: found in the run)."""
     agent: str | Resolver | None = None
-    """A name, or a rule; the client's otherwise."""
+    """The agent, or a function of a run's config (default: the agent of the client)."""
     policy: Policy = field(default_factory=Policy)
+    """Failure mode, breaker and spool."""
 
     @classmethod
     def connect(
@@ -37,7 +40,18 @@ class ThreefoldConnection:
         agent: str | Resolver | None = None,
         policy: Policy | None = None,
     ) -> Self:
-        """To the service at a URL."""
+        """Make a connection to the service at a URL.
+
+        Args:
+            url: Where the service listens, such as `http://127.0.0.1:8181`.
+            api_key: A key or token.
+            user: The user, or a function of a run's config (default: found in the run, as in `find_user`).
+            agent: The agent, or a function of a run's config (default: the agent of the client).
+            policy: Failure mode, breaker and spool (default: a new `Policy`).
+
+        Raises:
+            ValueError: The URL or the key is not valid.
+        """
         clients = MemoryClient(url, api_key=api_key), AsyncMemoryClient(url, api_key=api_key)
         return cls(*clients, user, agent, policy or Policy())
 
@@ -49,15 +63,42 @@ class ThreefoldConnection:
         agent: str | Resolver | None = None,
         policy: Policy | None = None,
     ) -> Self:
-        """To the service that the THREEFOLD_* variables name."""
+        """Make a connection to the service that the THREEFOLD_* variables name.
+
+        Args:
+            user: The user, or a function of a run's config (default: found in the run, as in `find_user`).
+            agent: The agent, or a function of a run's config (default: the agent of the client).
+            policy: Failure mode, breaker and spool (default: a new `Policy`).
+
+        Raises:
+            ValueError: The URL or the key is not valid.
+        """
         return cls(MemoryClient.from_env(), AsyncMemoryClient.from_env(), user, agent, policy or Policy())
 
     def acting(self, config: RunnableConfig, scope: DataScope = "user") -> MemoryClient:
-        """A client for the user and agent of a run; without a user it is refused, unless the agent is the owner."""
+        """Return a client for the user and agent of a run.
+
+        Args:
+            config: The config of the run.
+            scope: `agent` for data of the agent, which needs no user.
+
+        Raises:
+            InvalidRequest: The run has no user and the scope is `user`, or an id is not valid.
+            Forbidden: The run names another user than the one that LangGraph Server has verified.
+        """
         return self._acting(self.client, config, scope)
 
     def acting_async(self, config: RunnableConfig, scope: DataScope = "user") -> AsyncMemoryClient:
-        """`acting`, of the other twin."""
+        """Return an asynchronous client for the user and agent of a run.
+
+        Args:
+            config: The config of the run.
+            scope: `agent` for data of the agent, which needs no user.
+
+        Raises:
+            InvalidRequest: The run has no user and the scope is `user`, or an id is not valid.
+            Forbidden: The run names another user than the one that LangGraph Server has verified.
+        """
         return self._acting(self.async_client, config, scope)
 
     def _acting(self, client: C, config: RunnableConfig, scope: DataScope) -> C:
@@ -68,11 +109,29 @@ class ThreefoldConnection:
         )
 
     def session(self, config: RunnableConfig, session_id: str) -> MemorySession:
-        """One session of the user and agent of a run."""
+        """Return a session of the user and agent of a run.
+
+        Args:
+            config: The config of the run.
+            session_id: The session.
+
+        Raises:
+            InvalidRequest: The run has no user, or an id is not valid.
+            Forbidden: The run names another user than the one that LangGraph Server has verified.
+        """
         return MemorySession(self.acting(config), session_id, policy=self.policy)
 
     def async_session(self, config: RunnableConfig, session_id: str) -> AsyncMemorySession:
-        """`session`, of the other twin."""
+        """Return an asynchronous session of the user and agent of a run.
+
+        Args:
+            config: The config of the run.
+            session_id: The session.
+
+        Raises:
+            InvalidRequest: The run has no user, or an id is not valid.
+            Forbidden: The run names another user than the one that LangGraph Server has verified.
+        """
         return AsyncMemorySession(self.acting_async(config), session_id, policy=self.policy)
 
     def close(self) -> None:
@@ -80,6 +139,6 @@ class ThreefoldConnection:
         self.client.close()
 
     async def aclose(self) -> None:
-        """Close the connections of this event loop, and the synchronous ones."""
+        """Close the connections of this event loop and the synchronous ones."""
         await self.async_client.close()
         self.client.close()

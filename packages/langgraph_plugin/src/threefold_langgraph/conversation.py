@@ -1,4 +1,4 @@
-"""Messages of LangChain as memory sees them: the exchange that goes on, its words, and its turns. Pure."""
+"""Convert messages of LangChain to turns: the open part of a conversation, its text and its turns. Pure."""
 
 from __future__ import annotations
 
@@ -17,52 +17,56 @@ from threefold.tools.definitions import TOOLS
 MEDIA = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document", "media"})
 
 
-def exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What goes on now: the latest message of the user with all after it, and before it what nobody has answered.
+def open_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the open part: the latest user message, everything after it, and unanswered messages before it.
 
-    Never the messages that are new to a list: summaries replace them, and an application may pass in all of them anew.
+    New messages cannot be found by comparing lists: summaries replace messages, and an application may pass all of them
+    in each call.
     """
-    said = [message for message in messages if not is_summary(message)]
-    asked = _last(said, HumanMessage, len(said))
-    return said[_last(said, AIMessage, max(0, asked)) + 1 :]
+    spoken = [message for message in messages if not is_summary(message)]
+    latest = _last(spoken, HumanMessage, len(spoken))
+    return spoken[_last(spoken, AIMessage, max(0, latest)) + 1 :]
 
 
 def prompt_of(messages: Sequence[BaseMessage]) -> HumanMessage | None:
-    """The latest message of the user."""
-    asked = [message for message in messages if isinstance(message, HumanMessage) and not is_summary(message)]
-    return asked[-1] if asked else None
+    """Return the latest message of the user, or None."""
+    prompts = [message for message in messages if isinstance(message, HumanMessage) and not is_summary(message)]
+    return prompts[-1] if prompts else None
 
 
-def before(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
-    """What a model is shown anyway, besides the exchange."""
-    now = {id(message) for message in exchange(messages)}
-    return [message for message in messages if id(message) not in now]
+def earlier_messages(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the messages before the open part, which a model reads anyway."""
+    current = {id(message) for message in open_messages(messages)}
+    return [message for message in messages if id(message) not in current]
 
 
 def is_summary(message: BaseMessage) -> bool:
-    """A summary that stands in for older messages is nobody's words."""
+    """Return True for a summary that replaces older messages."""
     return message.additional_kwargs.get("lc_source") == "summarization"
 
 
 def text_of(message: BaseMessage) -> str:
-    """The words of a message. Pictures and files leave a mark; thinking stays private."""
+    """Return the text of a message. Images and files become a mark; thinking is left out."""
     return "\n".join(filter(None, [str(message.text), *_marks(message)]))
 
 
 def with_block(messages: Sequence[BaseMessage], block: str) -> list[BaseMessage]:
-    """The messages with recalled memory behind the prompt, in a copy: a prompt cache keeps all that comes before, and
-    no state keeps what a later forget has to reach."""
+    """Return the messages with the block after the prompt.
+
+    The prompt is copied, so that no state keeps recalled text that a later forget must erase. A prompt cache keeps
+    everything before the block.
+    """
     prompt = prompt_of(messages) if block else None
     return [_extended(message, block) if message is prompt else message for message in messages]
 
 
 def turns_of(messages: Sequence[BaseMessage]) -> list[TurnIn]:
-    """An exchange as turns, whose ids are those of the messages."""
+    """Return messages as turns with the ids of the messages."""
     turns: list[TurnIn] = []
     groups: dict[str | None, str] = {}
     for message in messages:
         if message.id:
-            # Models that count their calls anew in each answer use an id twice: a result belongs to the latest.
+            # Some models number their calls from 1 in each answer: a result belongs to the latest call with its id.
             groups.update((call["id"], id_or_hash(message.id)) for call in _calls(message))
             turns += _turns(message, groups)
     return turns
@@ -71,29 +75,31 @@ def turns_of(messages: Sequence[BaseMessage]) -> list[TurnIn]:
 def _turns(message: BaseMessage, groups: Mapping[str | None, str]) -> Iterator[TurnIn]:
     match message:
         case HumanMessage():
-            yield from _said(message, role="user", name=id_or_none(message.name))
+            yield from _message_turn(message, role="user", name=id_or_none(message.name))
         case AIMessage():
-            asked = _calls(message)
-            yield from _said(message, role="assistant", group=id_or_hash(message.id) if asked else None)
-            yield from (_called(message, n, call) for n, call in enumerate(asked) if call["name"] not in TOOLS)
+            tool_calls = _calls(message)
+            yield from _message_turn(message, role="assistant", group=id_or_hash(message.id) if tool_calls else None)
+            yield from (_call_turn(message, n, call) for n, call in enumerate(tool_calls) if call["name"] not in TOOLS)
         case ToolMessage() if message.name not in TOOLS:
             group = groups.get(message.tool_call_id) or id_or_hash(message.tool_call_id)
-            yield from _said(message, role="tool", kind="tool_result", name=id_or_none(message.name), group=group)
-        case _:  # system prompts are restated in every run; what our own tools found is known already
+            yield from _message_turn(
+                message, role="tool", kind="tool_result", name=id_or_none(message.name), group=group
+            )
+        case _:  # system prompts, which every run repeats, and results of the memory tools
             pass
 
 
-def _said(message: BaseMessage, **fields: Any) -> Iterator[TurnIn]:
+def _message_turn(message: BaseMessage, **fields: Any) -> Iterator[TurnIn]:
     content = text_of(message)
     if content:
         yield calls.turn_in({"id": id_or_hash(message.id), "content": middle_cut(content, MAX_CONTENT_CHARS), **fields})
 
 
-def _called(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
+def _call_turn(message: BaseMessage, number: int, call: ToolCall) -> TurnIn:
     arguments = json.dumps(call["args"], ensure_ascii=False, default=str)
     return calls.turn_in(
         {
-            "id": id_or_hash(f"{message.id}/{number}"),  # the id of a call is the model's: missing, or there twice
+            "id": id_or_hash(f"{message.id}/{number}"),  # the id of a call may be missing or not unique
             "role": "assistant",
             "kind": "tool_call",
             "name": id_or_none(call["name"]),
@@ -116,8 +122,8 @@ def _marks(message: BaseMessage) -> Iterator[str]:
 
 
 def _last(messages: Sequence[BaseMessage], kind: type[BaseMessage], end: int) -> int:
-    """The place of the last message of a kind before an end; -1 where there is none."""
-    return next((place for place in range(end - 1, -1, -1) if isinstance(messages[place], kind)), -1)
+    """Return the index of the last message of a kind before `end`, or -1."""
+    return next((index for index in range(end - 1, -1, -1) if isinstance(messages[index], kind)), -1)
 
 
 def _extended(message: BaseMessage, block: str) -> BaseMessage:

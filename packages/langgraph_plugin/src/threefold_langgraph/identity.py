@@ -1,4 +1,4 @@
-"""Whose memory a run uses: found in the run itself, never in a namespace, a thread id or a tool argument."""
+"""Find the user of a run in the run itself, never in a namespace, a thread id or a tool argument."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from threefold import Forbidden, InvalidRequest
 from threefold.identity import name_of, value_of
 
 Resolver = Callable[[RunnableConfig], str]
-"""The operator's own rule: a name out of a run's config. One that finds none is an error."""
+"""A function of the operator that returns a name from a run's config; an empty name is an error."""
 
 NO_USER = (
     "no user: name one in the run's config (`configurable.langgraph_user_id`), in its context (`user_id`), "
-    "or by `user=`; or choose scope='agent' for data that all users of the agent share"
+    "or by `user=`; or use scope='agent' for data that all users of the agent share"
 )
 
 
 def current_config() -> RunnableConfig:
-    """The config of the run that this code is part of; an empty one outside of runs."""
+    """Return the config of the current run, or an empty one outside of runs."""
     try:
         return get_config()
     except RuntimeError:
@@ -29,10 +29,11 @@ def current_config() -> RunnableConfig:
 
 
 def find_user(config: RunnableConfig, explicit: str | Resolver | None, default: str | None) -> str | None:
-    """The user of a run.
+    """Return the user of a run, or None.
 
-    In this order: what the operator's `explicit` rule says, the user that LangGraph Server has verified, what the run
-    names, and the `default` of the client. A run may not name somebody else than the verified user.
+    The first of these counts: the `explicit` name or function of the operator, the user that LangGraph Server has
+    verified, the user that the run names, the `default` of the client. Raise Forbidden if the run names another user
+    than the verified one.
     """
     chosen = value_of("user", explicit, config)
     if chosen is not None:
@@ -45,7 +46,7 @@ def find_user(config: RunnableConfig, explicit: str | Resolver | None, default: 
 
 
 def need_user(config: RunnableConfig, explicit: str | Resolver | None, default: str | None) -> str:
-    """The user of a run, or `InvalidRequest` that says how to name one."""
+    """Return the user of a run. Raise InvalidRequest if it has none."""
     user = find_user(config, explicit, default)
     if user is None:
         raise InvalidRequest(NO_USER)
@@ -53,12 +54,12 @@ def need_user(config: RunnableConfig, explicit: str | Resolver | None, default: 
 
 
 def thread_of(config: RunnableConfig) -> str | None:
-    """The thread of a run: the session of its turns."""
+    """Return the thread of a run, which is the session of its turns; None if it has none."""
     return name_of("thread_id", config.get("configurable", {}).get("thread_id"))
 
 
 def _verified(config: RunnableConfig) -> str | None:
-    """The user that LangGraph Server puts there once it has checked the request: no client can."""
+    """Return the user that LangGraph Server has verified. Clients cannot set these values."""
     configurable: Mapping[str, Any] = config.get("configurable", {})
     server = getattr(configurable.get("__pregel_runtime"), "server_info", None)
     for user in (getattr(server, "user", None), configurable.get("langgraph_auth_user")):
@@ -69,7 +70,7 @@ def _verified(config: RunnableConfig) -> str | None:
 
 
 def _named(config: RunnableConfig) -> tuple[str | None, ...]:
-    """What a run says about itself, the most specific first."""
+    """Return the users that a run names, the most specific first."""
     configurable: Mapping[str, Any] = config.get("configurable", {})
     context = getattr(configurable.get("__pregel_runtime"), "context", None)
     return (
@@ -80,5 +81,5 @@ def _named(config: RunnableConfig) -> tuple[str | None, ...]:
 
 
 def _field(holder: Any, name: str) -> Any:
-    """A field of a dataclass, a model or a mapping."""
+    """Return a field of a dataclass, a model or a mapping."""
     return holder.get(name) if isinstance(holder, Mapping) else getattr(holder, name, None)  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]

@@ -1,4 +1,4 @@
-"""`ThreefoldMiddleware`: memory for `create_agent`. It needs the extra `middleware`, so nothing else imports it."""
+"""`ThreefoldMiddleware`: memory for `create_agent`. It needs the extra `middleware`; no other module imports it."""
 
 from __future__ import annotations
 
@@ -28,8 +28,21 @@ Response = ModelResponse[Any]
 
 
 class ThreefoldMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
-    """Recalls before the model is asked and records after each of its answers, so that nothing is lost however a run
-    ends. One object serves all users, threads and event loops.
+    """Middleware that recalls before each model call and records after each answer, however the run ends.
+
+    One object serves all users, threads and event loops.
+
+    Args:
+        connection: The connection of the process.
+        recall: Recall for the latest user message and show the block to the model (default true).
+        record: Record the messages of the run (default true).
+        tools: Tools for the model (default: `search_memory` and `save_memory`; empty for none).
+        options: Options of each recall, as for `MemoryClient.recall`.
+        visibility: Widest level at which the turns may be recalled (default `user`).
+        name: Name of the middleware; two of one agent need different names.
+
+    Raises:
+        InvalidRequest: There is no tool with one of the names.
     """
 
     def __init__(
@@ -56,44 +69,52 @@ class ThreefoldMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return self._name
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
-        config, said = current_config(), request.state["messages"]
-        block = self._memory.recall(config, said) if self._recalls else ""
+        config, messages = current_config(), request.state["messages"]
+        block = self._memory.recall(config, messages) if self._recalls else ""
         try:
             response = handler(self._prepared(request, block))
         except Exception:
             if self._records:
-                self._memory.try_record(config, said)
+                self._memory.try_record(config, messages)
             raise
         if self._records:
-            self._memory.try_record(config, [*said, *response.result], run_end=_is_last(response))
+            self._memory.try_record(config, [*messages, *response.result], run_end=_is_last(response))
         return response
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
-        config, said = current_config(), request.state["messages"]
-        block = await self._memory.arecall(config, said) if self._recalls else ""
+        config, messages = current_config(), request.state["messages"]
+        block = await self._memory.arecall(config, messages) if self._recalls else ""
         try:
             response = await handler(self._prepared(request, block))
         except (Exception, asyncio.CancelledError):
             if self._records:
                 with anyio.move_on_after(FLUSH_SECONDS, shield=True):
-                    await self._memory.atry_record(config, said)
+                    await self._memory.atry_record(config, messages)
             raise
         if self._records:
-            await self._memory.atry_record(config, [*said, *response.result], run_end=_is_last(response))
+            await self._memory.atry_record(config, [*messages, *response.result], run_end=_is_last(response))
         return response
 
     def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        """Record what no answer of the model came after; and, if strict, fail for what is not recorded by now."""
+        """Record messages after the last answer of the model.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if messages of the run could not be recorded.
+        """
         if self._records:
             self._memory.record(current_config(), state["messages"], run_end=True)
 
     async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
-        """`after_agent`, awaited."""
+        """Record messages after the last answer of the model.
+
+        Raises:
+            ThreefoldError: In the failure mode `strict`, if messages of the run could not be recorded.
+        """
         if self._records:
             await self._memory.arecord(current_config(), state["messages"], run_end=True)
 
     def _prepared(self, request: Request, block: str) -> Request:
-        """The request with what was recalled, which no state keeps."""
+        """Return the request with the recalled block and the sentence about the tools; no state keeps them."""
         messages: Any = with_block(request.messages, block)
         return request.override(messages=messages, system_message=_with_hint(request.system_message, self._hint))
 
@@ -110,6 +131,6 @@ def _with_hint(system: SystemMessage | None, hint: str) -> SystemMessage | None:
 
 
 def _is_last(response: Response) -> bool:
-    """Without calls of tools an answer ends the run, as far as one can tell here."""
+    """Return True if the answer calls no tool, which usually ends the run."""
     messages: Sequence[BaseMessage] = response.result
     return not any(isinstance(message, AIMessage) and message.tool_calls for message in messages)

@@ -1,4 +1,4 @@
-"""Memory in plain graphs: nodes that recall and record, and the hook of `create_react_agent`."""
+"""Nodes for plain graphs that recall and record, and the hook of `create_react_agent`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,18 @@ def recall_node(
     into: str = "memory",
     options: RecallOptions | None = None,
 ) -> Node:
-    """A node that puts what memory holds on the user's latest message into a field of the state.
+    """Return a node that puts the block for the latest user message into a field of the state.
 
-    Declare it as `Annotated[str, UntrackedValue]`: a checkpoint would keep what a later forget has to reach.
+    Declare the field as `Annotated[str, UntrackedValue]`; otherwise checkpoints keep recalled text after a forget.
+
+    Args:
+        connection: The connection of the process.
+        messages: The field of the state with the messages.
+        into: The field that gets the block; an empty string without one.
+        options: Options of each recall, as for `MemoryClient.recall`.
+
+    Returns:
+        The node, for synchronous and asynchronous graphs.
     """
     memory = RunMemory(connection, options)
 
@@ -43,7 +52,18 @@ def recall_node(
 def flush_node(
     connection: ThreefoldConnection, *, messages: str = "messages", visibility: Visibility | None = None
 ) -> Node:
-    """A node that records the exchange: at the end of a graph, or as the `post_model_hook` of `create_react_agent`."""
+    """Return a node that records, for the end of a graph or as the `post_model_hook` of `create_react_agent`.
+
+    In the failure mode `strict` the node raises ThreefoldError if the messages could not be recorded.
+
+    Args:
+        connection: The connection of the process.
+        messages: The field of the state with the messages.
+        visibility: Widest level at which the turns may be recalled (default `user`).
+
+    Returns:
+        The node, for synchronous and asynchronous graphs.
+    """
     memory = RunMemory(connection, visibility=visibility)
 
     def flush(state: State, config: RunnableConfig) -> dict[str, Any]:
@@ -60,16 +80,27 @@ def flush_node(
 def pre_model_hook(
     connection: ThreefoldConnection, *, messages: str = "messages", options: RecallOptions | None = None
 ) -> Node:
-    """The hook of `create_react_agent`: the model gets what memory holds, and the messages stay as they are."""
+    """Return the `pre_model_hook` of `create_react_agent`, which shows the block to the model.
+
+    The messages in the state do not change.
+
+    Args:
+        connection: The connection of the process.
+        messages: The field of the state with the messages.
+        options: Options of each recall, as for `MemoryClient.recall`.
+
+    Returns:
+        The hook, for synchronous and asynchronous agents.
+    """
     memory = RunMemory(connection, options)
 
     def prepare(state: State, config: RunnableConfig) -> dict[str, Any]:
-        said = state[messages]
-        return {"llm_input_messages": with_block(said, memory.recall(config, said))}
+        current = state[messages]
+        return {"llm_input_messages": with_block(current, memory.recall(config, current))}
 
     async def aprepare(state: State, config: RunnableConfig) -> dict[str, Any]:
-        said = state[messages]
-        return {"llm_input_messages": with_block(said, await memory.arecall(config, said))}
+        current = state[messages]
+        return {"llm_input_messages": with_block(current, await memory.arecall(config, current))}
 
     return RunnableLambda(prepare, aprepare, name="pre_model_hook")
 

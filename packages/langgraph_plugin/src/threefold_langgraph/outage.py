@@ -1,4 +1,4 @@
-"""Checkpoints that the service does not have yet: kept here while it is out of reach, sent in order after."""
+"""`Outbox`: checkpoints that could not be sent in an outage; they are kept in memory and sent in order afterwards."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from threefold_langgraph.checkpoints import Owner
 
 logger = logging.getLogger("threefold.langgraph")
 
-PAUSE = 1.0  # seconds between attempts to send what waits
+PAUSE = 1.0  # seconds between two attempts to send
 MAX_BYTES = 64 * 2**20
 MAX_LOADED = 10_000
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something to store: in the service, and for the runs of this process."""
+    """One change to store, in the service and in this process."""
 
     call: Call[Stored]
-    hold: Callable[[InMemorySaver], object]
+    keep: Callable[[InMemorySaver], object]
 
 
 class _Unsent(NamedTuple):
@@ -46,15 +46,15 @@ class _Unsent(NamedTuple):
 
 
 class Outbox:
-    """Calls in order, and their checkpoints for the runs of this process. Shared by the copies of one saver."""
+    """Unsent calls in order, and their checkpoints for the runs of this process. The copies of a saver share it."""
 
     def __init__(self, client: MemoryClient) -> None:
         self.refused = 0
-        """Calls that the service refused when it was back: they are lost, and logged."""
+        """Number of calls that the service refused after an outage; they are lost and logged."""
         self._client = client
         self._unsent: deque[_Unsent] = deque()
         self._bytes = 0
-        self._held: dict[Owner, InMemorySaver] = {}
+        self._kept: dict[Owner, InMemorySaver] = {}
         self._loaded: Bounded[tuple[Owner, str], None] = Bounded(MAX_LOADED)
         self._lock = threading.RLock()
         self._sending = threading.Lock()
@@ -64,32 +64,34 @@ class Outbox:
         return len(self._unsent)
 
     def add(self, owner: Owner, change: Change) -> None:
-        """Take what could not be sent, and hold it for the runs of this process."""
+        """Keep a change that could not be sent. Raise Unreachable if 64 MiB are kept already."""
         size = len(change.call.body or b"")
         with self._lock:
             if self._bytes + size > MAX_BYTES:
-                raise Unreachable(f"the service is out of reach, and {self._bytes} bytes wait for it already")
-            change.hold(self._held.setdefault(owner, InMemorySaver()))
+                raise Unreachable(
+                    f"the service does not answer, and the unsent checkpoints have {self._bytes} bytes already"
+                )
+            change.keep(self._kept.setdefault(owner, InMemorySaver()))
             self._unsent.append(_Unsent(owner, change.call))
             self._bytes += size
             self._start()
 
     def find(self, owner: Owner, config: RunnableConfig, serde: SerializerProtocol) -> CheckpointTuple | None:
-        """A checkpoint that waits."""
+        """Return an unsent checkpoint, or None."""
         with self._lock:
-            if owner not in self._held:
+            if owner not in self._kept:
                 return None
-            held = copy.copy(self._held[owner])
-            held.serde = serde
-            return held.get_tuple(config)
+            kept = copy.copy(self._kept[owner])
+            kept.serde = serde
+            return kept.get_tuple(config)
 
     def loaded(self, owner: Owner, checkpoint_id: str) -> None:
-        """Note that a run goes on from a checkpoint, which others may have gone on from before."""
+        """Remember that a run continues a checkpoint, which other runs may have continued before."""
         with self._lock:
             self._loaded[owner, checkpoint_id] = None
 
     def is_new(self, owner: Owner, config: RunnableConfig) -> bool:
-        """True for a call of a subgraph that nobody can have made before, as this process made the step it is in."""
+        """Return True for a call of a subgraph that has no checkpoint yet: this process made the step around it."""
         configurable: dict[str, Any] = config.get("configurable", {})
         ns: str = configurable.get("checkpoint_ns") or ""
         parents: dict[str, str] = configurable.get("checkpoint_map") or {}
@@ -97,22 +99,24 @@ class Outbox:
             return ":" in ns.rpartition("|")[2] and not any((owner, made) in self._loaded for made in parents.values())
 
     def flush(self, owner: Owner | None = None) -> bool:
-        """Send what waits, in order for each owner, as far as the service takes it; True once nothing waits, of this
-        owner if one is named."""
-        with self._sending, suppress(*OUTAGE):
-            stuck: set[Owner] = set()
-            for unsent in self._waiting():
-                if unsent.owner not in stuck and not self._send(unsent):
-                    stuck.add(unsent.owner)
-        with self._lock:
-            return not self._unsent if owner is None else owner not in self._held
+        """Send the unsent calls, in order for each owner, as far as the service accepts them.
 
-    def _waiting(self) -> list[_Unsent]:
+        Return True if no call is left, of this owner if one is given.
+        """
+        with self._sending, suppress(*OUTAGE):
+            skipped: set[Owner] = set()
+            for unsent in self._unsent_calls():
+                if unsent.owner not in skipped and not self._send(unsent):
+                    skipped.add(unsent.owner)
+        with self._lock:
+            return not self._unsent if owner is None else owner not in self._kept
+
+    def _unsent_calls(self) -> list[_Unsent]:
         with self._lock:
             return list(self._unsent)
 
     def _send(self, unsent: _Unsent) -> bool:
-        """False where the service answers, but not to this; an outage raises, as nothing else would pass."""
+        """Send one call. Return False if the service answers but failed; raise in an outage, which ends the sending."""
         client = self._client.acting_as(user=unsent.owner.user, agent=unsent.owner.agent)
         try:
             client.send(unsent.call)
@@ -122,7 +126,7 @@ class Outbox:
             if not is_refusal(error):
                 return False
             self.refused += 1
-            logger.error("a checkpoint that waited was refused and is lost: %s", error)
+            logger.error("the service refused an unsent checkpoint, which is lost: %s", error)
         self._sent(unsent)
         return True
 
@@ -131,10 +135,10 @@ class Outbox:
             self._bytes -= len(unsent.call.body or b"")
             self._unsent.remove(unsent)
             if all(other.owner != unsent.owner for other in self._unsent):
-                del self._held[unsent.owner]
+                del self._kept[unsent.owner]
 
     def _start(self) -> None:
-        """Send in the background as long as anything waits."""
+        """Start a thread that sends until no call is left."""
         if self._thread is None or not self._thread.is_alive():
             self._thread = threading.Thread(target=self._keep_sending, name="threefold-outbox", daemon=True)
             self._thread.start()
@@ -144,6 +148,6 @@ class Outbox:
             time.sleep(PAUSE)
             self.flush()
             with self._lock:
-                if not self._unsent:  # whatever comes from here on starts another thread
+                if not self._unsent:  # a later call starts another thread
                     self._thread = None
                     return

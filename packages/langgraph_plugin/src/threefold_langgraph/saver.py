@@ -1,4 +1,4 @@
-"""`ThreefoldSaver`: LangGraph's checkpoints in the service, owned by the run's user, or by the agent where named."""
+"""`ThreefoldSaver`: checkpoints of LangGraph in the service, owned by the user of the run or by the agent."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from threefold.contract.common import DataScope
 from threefold.errors import Unreachable
 from threefold.policy import OUTAGE
 from threefold_langgraph import checkpoints
-from threefold_langgraph.checkpoints import At, Owner, owner_of
+from threefold_langgraph.checkpoints import Owner, ThreadPosition, owner_of
 from threefold_langgraph.connection import ThreefoldConnection
 from threefold_langgraph.identity import current_config
 from threefold_langgraph.outage import Change, Outbox, logger
@@ -44,11 +44,18 @@ AnyClient = MemoryClient | AsyncMemoryClient
 
 
 class ThreefoldSaver(BaseCheckpointSaver[str]):
-    """Every failure raises, as a checkpoint that is swallowed is a lost thread.
+    """Checkpointer of LangGraph. It raises every error, because a lost checkpoint loses the thread.
 
-    With `on_outage="memory"` a run goes on in this process while the service is out of reach, and what it stored is
-    sent in order afterwards. Methods that LangGraph gives no config (`delete_thread` and its like) act for the user of
-    the connection, or of the run that they are called in.
+    Methods without a config, such as `delete_thread`, act for the user of the current run or of the connection.
+
+    Args:
+        connection: The connection of the process.
+        scope: `user` (default), or `agent` for threads that all users of the agent share.
+        on_outage: `raise` (default), or `memory`: in an outage a run goes on in this process, and its checkpoints are
+            sent in order afterwards. ThreadPosition most 64 MiB are kept; they are lost with the process.
+        keep_last: Newest checkpoints to keep per namespace, 1 to 1,000 (default: all).
+        max_age: Delete superseded checkpoints that are older than this (default: never).
+        serde: Serializer of LangGraph for the values (default: that of LangGraph).
     """
 
     def __init__(
@@ -69,24 +76,37 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
 
     @property
     def unsent(self) -> int:
-        """How many calls wait for the service."""
+        """Number of calls that could not be sent yet."""
         return 0 if self._outbox is None else len(self._outbox)
 
     @property
     def refused(self) -> int:
-        """How many calls that waited were refused afterwards, and are lost."""
+        """Number of unsent calls that the service refused later; they are lost."""
         return 0 if self._outbox is None else self._outbox.refused
 
     def flush(self) -> bool:
-        """Send what waits for the service; True once nothing does."""
+        """Send the unsent calls.
+
+        Returns:
+            True if no call is left.
+        """
         return self._outbox is None or self._outbox.flush()
 
     async def aflush(self) -> bool:
-        """Send what waits for the service; True once nothing does."""
+        """Send the unsent calls.
+
+        Returns:
+            True if no call is left.
+        """
         return self.unsent == 0 or await asyncio.to_thread(self.flush)
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
-        """The number after `current`, and a random part, so that two forks never share a version."""
+        """Return the number after `current` with a random part, so that two forks never have the same version.
+
+        Args:
+            current: The current version, or None.
+            channel: Ignored.
+        """
         number = 0 if current is None else int(str(current).partition(".")[0])
         return f"{number + 1:020d}.{random.getrandbits(64):016x}"
 
@@ -97,9 +117,23 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint and the values that are new, in one request."""
+        """Store a checkpoint and its new values in one request.
+
+        Args:
+            config: The config of the run.
+            checkpoint: The checkpoint.
+            metadata: Its metadata.
+            new_versions: Versions of the channels that changed.
+
+        Returns:
+            The config of the checkpoint.
+
+        Raises:
+            TooLarge: The value of a channel is larger than 16 MiB.
+            ThreefoldError: The service refused the call; or, unless `on_outage` is `memory`, did not answer.
+        """
         self._store(config, self._checkpoint(config, checkpoint, metadata, new_versions))
-        return At.of(config).config(checkpoint["id"])
+        return ThreadPosition.of(config).config(checkpoint["id"])
 
     async def aput(
         self,
@@ -108,27 +142,73 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Store a checkpoint and the values that are new, in one request."""
+        """Store a checkpoint and its new values in one request.
+
+        Args:
+            config: The config of the run.
+            checkpoint: The checkpoint.
+            metadata: Its metadata.
+            new_versions: Versions of the channels that changed.
+
+        Returns:
+            The config of the checkpoint.
+
+        Raises:
+            TooLarge: The value of a channel is larger than 16 MiB.
+            ThreefoldError: The service refused the call; or, unless `on_outage` is `memory`, did not answer.
+        """
         await self._astore(config, self._checkpoint(config, checkpoint, metadata, new_versions))
-        return At.of(config).config(checkpoint["id"])
+        return ThreadPosition.of(config).config(checkpoint["id"])
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task, before or after their checkpoint; again does nothing more."""
+        """Store the writes of a task. They may arrive before their checkpoint; a repetition changes nothing.
+
+        Args:
+            config: The config with the checkpoint.
+            writes: Channels and values.
+            task_id: The task.
+            task_path: The path of the task.
+
+        Raises:
+            TooLarge: A value is larger than 16 MiB.
+            ThreefoldError: The service refused the call; or, unless `on_outage` is `memory`, did not answer.
+        """
         self._store(config, self._writes(config, writes, task_id, task_path))
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task, before or after their checkpoint; again does nothing more."""
+        """Store the writes of a task. They may arrive before their checkpoint; a repetition changes nothing.
+
+        Args:
+            config: The config with the checkpoint.
+            writes: Channels and values.
+            task_id: The task.
+            task_path: The path of the task.
+
+        Raises:
+            TooLarge: A value is larger than 16 MiB.
+            ThreefoldError: The service refused the call; or, unless `on_outage` is `memory`, did not answer.
+        """
         await self._astore(config, self._writes(config, writes, task_id, task_path))
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that a config names, or the newest, in one request."""
+        """Return the checkpoint that a config names, or the newest of its namespace, in one request.
+
+        Args:
+            config: The config with the thread.
+
+        Returns:
+            The checkpoint, or None if there is none.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._client(config)
-        if (held := self._held(client, config)) is not None:
-            return held
+        if (kept := self._kept(client, config)) is not None:
+            return kept
         try:
             self._check_sent(client)
             page = client.threads.query(checkpoints.one_request(config, self.scope))
@@ -139,10 +219,20 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         return self._found(client, config, page)
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """The checkpoint that a config names, or the newest, in one request."""
+        """Return the checkpoint that a config names, or the newest of its namespace, in one request.
+
+        Args:
+            config: The config with the thread.
+
+        Returns:
+            The checkpoint, or None if there is none.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._async_client(config)
-        if (held := self._held(client, config)) is not None:
-            return held
+        if (kept := self._kept(client, config)) is not None:
+            return kept
         try:
             await self._acheck_sent(client)
             page = await client.threads.query(checkpoints.one_request(config, self.scope))
@@ -160,14 +250,24 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
+        """Yield checkpoints, newest first; pages are fetched as they are needed.
+
+        Args:
+            config: The config with the thread (default: all threads of the user).
+            filter: Entries that the metadata must contain.
+            before: Only checkpoints before this one.
+            limit: Most checkpoints (default: all).
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._client(config or current_config())
         self._check_sent(client)
-        asked = checkpoints.list_request(config, filter, before, limit, self.scope)
-        while asked is not None:
-            page = client.threads.query(asked)
+        query = checkpoints.list_request(config, filter, before, limit, self.scope)
+        while query is not None:
+            page = client.threads.query(query)
             yield from checkpoints.tuples(self.serde, page, config, _owner(client))
-            asked, limit = checkpoints.following(asked, page, limit)
+            query, limit = checkpoints.following(query, page, limit)
 
     async def alist(
         self,
@@ -177,20 +277,38 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Checkpoints, newest first, a page at a time; without a config, those of all threads of the user."""
+        """Yield checkpoints, newest first; pages are fetched as they are needed.
+
+        Args:
+            config: The config with the thread (default: all threads of the user).
+            filter: Entries that the metadata must contain.
+            before: Only checkpoints before this one.
+            limit: Most checkpoints (default: all).
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._async_client(config or current_config())
         await self._acheck_sent(client)
-        asked = checkpoints.list_request(config, filter, before, limit, self.scope)
-        while asked is not None:
-            page = await client.threads.query(asked)
+        query = checkpoints.list_request(config, filter, before, limit, self.scope)
+        while query is not None:
+            page = await client.threads.query(query)
             for found in checkpoints.tuples(self.serde, page, config, _owner(client)):
                 yield found
-            asked, limit = checkpoints.following(asked, page, limit)
+            query, limit = checkpoints.following(query, page, limit)
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What the ancestors of a checkpoint wrote to some channels, in one request."""
+        """Return what the ancestors of a checkpoint wrote to channels, in one request.
+
+        Args:
+            config: The config with the checkpoint.
+            channels: The channels.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._client(config)
         self._check_sent(client)
         call = self._history(config, channels)
@@ -199,42 +317,114 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """What the ancestors of a checkpoint wrote to some channels, in one request."""
+        """Return what the ancestors of a checkpoint wrote to channels, in one request.
+
+        Args:
+            config: The config with the checkpoint.
+            channels: The channels.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         client = self._async_client(config)
         await self._acheck_sent(client)
         call = self._history(config, channels)
         return checkpoints.delta_histories(self.serde, await client.send(call))
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread. What a run that is still at it stores afterwards is refused."""
+        """Delete a thread. A run that still uses it cannot store anything in it afterwards.
+
+        Args:
+            thread_id: The thread.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         self._manage(calls.delete_thread(str(thread_id), self.scope))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread. What a run that is still at it stores afterwards is refused."""
+        """Delete a thread. A run that still uses it cannot store anything in it afterwards.
+
+        Args:
+            thread_id: The thread.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         await self._amanage(calls.delete_thread(str(thread_id), self.scope))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata names one of the runs (`run_id`), in every thread."""
+        """Delete the checkpoints whose metadata names one of the runs (`run_id`), in every thread.
+
+        Args:
+            run_ids: The runs, at most 10,000.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         self._manage(calls.delete_runs(checked(DeleteRunsRequest, run_ids=run_ids, scope=self.scope)))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Delete the checkpoints whose metadata names one of the runs (`run_id`), in every thread."""
+        """Delete the checkpoints whose metadata names one of the runs (`run_id`), in every thread.
+
+        Args:
+            run_ids: The runs, at most 10,000.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         await self._amanage(calls.delete_runs(checked(DeleteRunsRequest, run_ids=run_ids, scope=self.scope)))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy the whole history of a thread under another id."""
+        """Copy the whole history of a thread to another id.
+
+        Args:
+            source_thread_id: The thread.
+            target_thread_id: The id of the copy.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         self._manage(self._copy(source_thread_id, target_thread_id))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copy the whole history of a thread under another id."""
+        """Copy the whole history of a thread to another id.
+
+        Args:
+            source_thread_id: The thread.
+            target_thread_id: The id of the copy.
+
+        Raises:
+            ThreefoldError: The service refused the call or did not answer.
+        """
         await self._amanage(self._copy(source_thread_id, target_thread_id))
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`)."""
+        """Delete checkpoints of threads.
+
+        Args:
+            thread_ids: The threads, at most 10,000.
+            strategy: `keep_latest` (default) keeps the newest checkpoint of each namespace, `delete` keeps nothing.
+
+        Raises:
+            TypeError: `thread_ids` is a single id.
+            ValueError: The strategy is unknown.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         self._manage(self._prune(thread_ids, strategy))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep the newest checkpoint of each namespace (`keep_latest`), or nothing (`delete`)."""
+        """Delete checkpoints of threads.
+
+        Args:
+            thread_ids: The threads, at most 10,000.
+            strategy: `keep_latest` (default) keeps the newest checkpoint of each namespace, `delete` keeps nothing.
+
+        Raises:
+            TypeError: `thread_ids` is a single id.
+            ValueError: The strategy is unknown.
+            ThreefoldError: The service refused the call or did not answer.
+        """
         await self._amanage(self._prune(thread_ids, strategy))
 
     def _client(self, config: RunnableConfig) -> MemoryClient:
@@ -260,9 +450,9 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
             self.serde, config, checkpoint, metadata, new_versions, scope=self.scope, **self._limits
         )
         return Change(
-            calls.put_checkpoint(At.of(config).thread_id, request),
-            # All values, not the new ones alone: the others are only in the service.
-            lambda held: held.put(config, checkpoint, metadata, checkpoint["channel_versions"]),
+            calls.put_checkpoint(ThreadPosition.of(config).thread_id, request),
+            # All values, not only the new ones: the others are only in the service.
+            lambda saver: saver.put(config, checkpoint, metadata, checkpoint["channel_versions"]),
         )
 
     def _writes(
@@ -270,42 +460,42 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
     ) -> Change:
         request = checkpoints.writes_request(self.serde, config, writes, task_id, task_path, self.scope)
         return Change(
-            calls.put_writes(At.of(config).thread_id, request),
-            lambda held: held.put_writes(config, writes, task_id, task_path),
+            calls.put_writes(ThreadPosition.of(config).thread_id, request),
+            lambda saver: saver.put_writes(config, writes, task_id, task_path),
         )
 
     def _store(self, config: RunnableConfig, change: Change) -> None:
         client = self._client(config)
-        if self._must_wait(client, change):
+        if self._keep_order(client, change):
             return
         try:
             client.send(change.call)
         except OUTAGE as error:
-            self._hold(client, change, error)
+            self._keep(client, change, error)
 
     async def _astore(self, config: RunnableConfig, change: Change) -> None:
         client = self._async_client(config)
-        if self._must_wait(client, change):
+        if self._keep_order(client, change):
             return
         try:
             await client.send(change.call)
         except OUTAGE as error:
-            self._hold(client, change, error)
+            self._keep(client, change, error)
 
-    def _must_wait(self, client: AnyClient, change: Change) -> bool:
-        """True where others wait already: what depends on them comes after them."""
+    def _keep_order(self, client: AnyClient, change: Change) -> bool:
+        """Keep the change if earlier calls are unsent, so that the order stays the same. Return True if it was kept."""
         if self._outbox is None or not self._outbox:
             return False
         self._outbox.add(_owner(client), change)
         return True
 
-    def _hold(self, client: AnyClient, change: Change, error: Exception) -> None:
+    def _keep(self, client: AnyClient, change: Change, error: Exception) -> None:
         if self._outbox is None:
             raise error
-        logger.warning("checkpoints wait in this process until the service is back: %s", error)
+        logger.warning("the service does not answer; checkpoints are kept in this process: %s", error)
         self._outbox.add(_owner(client), change)
 
-    def _held(self, client: AnyClient, config: RunnableConfig) -> CheckpointTuple | None:
+    def _kept(self, client: AnyClient, config: RunnableConfig) -> CheckpointTuple | None:
         if self._outbox is None:
             return None
         owner = _owner(client)
@@ -324,18 +514,18 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         return found
 
     def _history(self, config: RunnableConfig, channels: Sequence[str]) -> Call[ChannelHistories]:
-        at = At.of(config)
-        asked = {"ns": at.ns, "checkpoint_id": at.checkpoint_id, "channels": channels, "scope": self.scope}
-        return calls.channel_history(at.thread_id, checked(ChannelHistoryRequest, **asked))
+        at = ThreadPosition.of(config)
+        fields = {"ns": at.ns, "checkpoint_id": at.checkpoint_id, "channels": channels, "scope": self.scope}
+        return calls.channel_history(at.thread_id, checked(ChannelHistoryRequest, **fields))
 
     def _copy(self, source: str, target: str) -> Call[ThreadCounts]:
         return calls.copy_thread(str(source), checked(CopyThreadRequest, target=str(target), scope=self.scope))
 
     def _prune(self, thread_ids: Sequence[str], strategy: str) -> Call[ThreadCounts]:
         if isinstance(thread_ids, str):
-            raise TypeError("thread_ids: a list of ids, not one id")
+            raise TypeError("thread_ids: must be a list of ids, not a single id")
         if strategy not in ("keep_latest", "delete"):
-            raise ValueError(f"strategy: 'keep_latest' or 'delete', not {strategy!r}")
+            raise ValueError(f"strategy: must be 'keep_latest' or 'delete', not {strategy!r}")
         ids = [str(thread_id) for thread_id in thread_ids]
         return calls.prune_threads(checked(PruneThreadsRequest, thread_ids=ids, strategy=strategy, scope=self.scope))
 
@@ -350,9 +540,9 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
         await client.send(call)
 
     def _check_sent(self, client: AnyClient) -> None:
-        """Send what waits of an owner: it may be on top of what the service has."""
+        """Send the unsent calls of an owner, because the service lacks them. Raise Unreachable if one is left."""
         if self._outbox is not None and not self._outbox.flush(_owner(client)):
-            raise Unreachable(f"{self.unsent} calls wait for the service, so that what it has is not all; try again")
+            raise Unreachable(f"{self.unsent} checkpoints or writes are not sent yet; try again later")
 
     async def _acheck_sent(self, client: AnyClient) -> None:
         if self.unsent:

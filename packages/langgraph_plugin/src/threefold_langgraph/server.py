@@ -1,4 +1,4 @@
-"""What `langgraph.json` names: a checkpointer and a store, to the service of the THREEFOLD_* variables."""
+"""Checkpointer and store for `langgraph.json`, for the service that the THREEFOLD_* variables name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from threefold_langgraph.store import ThreefoldStore
 
 @asynccontextmanager
 async def create_checkpointer() -> AsyncGenerator[ThreefoldSaver]:
-    """`"checkpointer": {"path": "threefold_langgraph.server:create_checkpointer"}`."""
+    """Yield a checkpointer.
+
+    In `langgraph.json`: `"checkpointer": {"path": "threefold_langgraph.server:create_checkpointer"}`.
+    """
     connection = ThreefoldConnection.from_env()
     try:
         yield ThreefoldSaver(connection)
@@ -22,7 +25,10 @@ async def create_checkpointer() -> AsyncGenerator[ThreefoldSaver]:
 
 @asynccontextmanager
 async def create_store() -> AsyncGenerator[ThreefoldStore]:
-    """`"store": {"path": "threefold_langgraph.server:create_store"}`."""
+    """Yield a store.
+
+    In `langgraph.json`: `"store": {"path": "threefold_langgraph.server:create_store"}`.
+    """
     connection = ThreefoldConnection.from_env()
     try:
         yield ThreefoldStore(connection)

@@ -1,4 +1,4 @@
-"""`ThreefoldStore`: LangGraph's long-term store, kept by the service. One request for each batch, in both worlds."""
+"""`ThreefoldStore`: the long-term store of LangGraph in the service, with one request per batch."""
 
 from __future__ import annotations
 
@@ -28,8 +28,16 @@ from threefold_langgraph.identity import current_config
 
 
 class ThreefoldStore(BaseStore):
-    """Items of the run's user with this agent, whatever the namespace says; or, with `scope="agent"`, data that the
-    agent holds for all of its users. It raises: what a graph reads or writes is its data, not an aid.
+    """Store whose items belong to the user and agent of the run, whatever the namespace says.
+
+    Unlike memory, the store raises every error, because items are data of the graph.
+
+    Args:
+        connection: The connection of the process.
+        scope: `user` (default), or `agent` for items that all users of the agent share.
+        fields: Paths whose texts are found by meaning (default `$`, the whole value); false for none. The `index` of a
+            put takes precedence.
+        ttl: The time to live of LangGraph, in minutes (default: items do not expire).
     """
 
     supports_ttl = True
@@ -48,37 +56,61 @@ class ThreefoldStore(BaseStore):
         self.ttl_config = ttl
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        asked = list(ops)
-        sent = [self._request(op) for op in asked]
+        """Run operations in one request, all or none.
+
+        Args:
+            ops: The operations of LangGraph. Reads see the state before the writes of the same batch.
+
+        Returns:
+            One result per operation, in their order.
+
+        Raises:
+            InvalidRequest: An operation is wrong, or the run has no user and the scope is `user`.
+            ThreefoldError: The service refused the call or did not answer.
+        """
+        given = list(ops)
+        sent = [self._request(op) for op in given]
         client = self._connection.acting(current_config(), self._scope)
         with self._connection.policy.call():
             answer = client.items_batch(sent, scope=self._scope)
-        return [_result(op, found) for op, found in zip(asked, answer.results, strict=True)]
+        return [_result(op, found) for op, found in zip(given, answer.results, strict=True)]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        asked = list(ops)
-        sent = [self._request(op) for op in asked]
+        """Run operations in one request, all or none.
+
+        Args:
+            ops: The operations of LangGraph. Reads see the state before the writes of the same batch.
+
+        Returns:
+            One result per operation, in their order.
+
+        Raises:
+            InvalidRequest: An operation is wrong, or the run has no user and the scope is `user`.
+            ThreefoldError: The service refused the call or did not answer.
+        """
+        given = list(ops)
+        sent = [self._request(op) for op in given]
         client = self._connection.acting_async(current_config(), self._scope)
         with self._connection.policy.call():
             answer = await client.items_batch(sent, scope=self._scope)
-        return [_result(op, found) for op, found in zip(asked, answer.results, strict=True)]
+        return [_result(op, found) for op, found in zip(given, answer.results, strict=True)]
 
     def _request(self, op: Op) -> dict[str, Any]:
-        """An operation on the wire. LangGraph's rules for labels hold for raw operations, too."""
+        """Return an operation in the form of the contract. LangGraph's rules for labels apply to raw operations too."""
         validate_op_namespace(op)
         match op:
             case GetOp():
-                return {"op": "get", **_place(op), "refresh_ttl": op.refresh_ttl}
+                return {"op": "get", **_address(op), "refresh_ttl": op.refresh_ttl}
             case PutOp(value=None):
-                return {"op": "delete", **_place(op)}
+                return {"op": "delete", **_address(op)}
             case PutOp():
-                return {"op": "put", **_place(op), **self._content(op)}
+                return {"op": "put", **_address(op), **self._content(op)}
             case SearchOp():
                 return _search(op)
             case ListNamespacesOp():
                 return _list_namespaces(op)
             case _:
-                raise ValueError(f"there is no operation {type(op).__name__}")
+                raise ValueError(f"unknown operation {type(op).__name__}")
 
     def _content(self, op: PutOp) -> dict[str, Any]:
         index = self._fields if op.index is None else op.index
@@ -89,7 +121,7 @@ class ThreefoldStore(BaseStore):
         }
 
 
-def _place(op: GetOp | PutOp) -> dict[str, Any]:
+def _address(op: GetOp | PutOp) -> dict[str, Any]:
     return {"namespace": list(op.namespace), "key": str(op.key)}
 
 

@@ -1,4 +1,4 @@
-"""The memory tools for a model, in both worlds. Identity and session are the run's; the model cannot name them."""
+"""`memory_tools`: the memory tools of a model. User, agent and session are those of the run, never arguments."""
 
 from __future__ import annotations
 
@@ -18,8 +18,19 @@ from threefold_langgraph.run_memory import RunMemory
 def memory_tools(
     connection: ThreefoldConnection, names: Sequence[ToolName] = DEFAULT_TOOLS, *, whoami: WhoAmI | None = None
 ) -> list[StructuredTool]:
-    """Tools for `create_agent` or a `ToolNode`. With `whoami` they offer the levels that this identity may read, and
-    up to `agent` else; the service checks again."""
+    """Return tools for `create_agent` or a `ToolNode`, for synchronous and asynchronous code.
+
+    Args:
+        connection: The connection of the process.
+        names: Names of the tools (default: `search_memory` and `save_memory`).
+        whoami: The identity whose levels are offered (default: the levels up to `agent`). The service checks each call.
+
+    Returns:
+        The tools in the order of `names`.
+
+    Raises:
+        InvalidRequest: There is no tool with one of the names.
+    """
     memory = RunMemory(connection)
     return [_structured(memory, tool) for tool in tools.memory_tools(whoami, names)]
 
@@ -31,7 +42,7 @@ def _structured(memory: RunMemory, tool: Tool) -> StructuredTool:
     async def arun(config: RunnableConfig, **arguments: Any) -> str:
         return await tools.run_tool_async(memory.async_session(config), tool.name, arguments, [tool])
 
-    # The schema as it is, so that wrong arguments are answered in our words, as everywhere.
+    # The schema itself, so that Threefold answers wrong arguments, with the same text in every framework.
     return StructuredTool(
         name=tool.name, description=tool.description, args_schema=tool.parameters(), func=run, coroutine=arun
     )
