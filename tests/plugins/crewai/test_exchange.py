@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from threefold_crewai.dumps import exchange_of
+from threefold_crewai.dumps import parse_exchange
 
 
 @pytest.mark.parametrize(
@@ -19,9 +19,9 @@ from threefold_crewai.dumps import exchange_of
     ],
 )
 def test_dump_is_parsed(text: str, asked: str, role: str, said: str) -> None:
-    found = exchange_of(text, None)
+    found = parse_exchange(text, None)
     assert found is not None
-    assert (found.asked, found.role, found.said, found.by_user) == (asked, role, said, False)
+    assert (found.question, found.role, found.answer, found.by_user) == (asked, role, said, False)
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def test_dump_is_parsed(text: str, asked: str, role: str, said: str) -> None:
     ],
 )
 def test_other_text_is_no_dump(text: str) -> None:
-    assert exchange_of(text, None) is None
+    assert parse_exchange(text, None) is None
 
 
 @pytest.mark.parametrize("unit", ["\nAgent: ", "\nAgent: a\nExpected result: b", "\nExpected result: "])
 def test_dump_is_parsed_in_linear_time(unit: str) -> None:
     """A pattern with three wildcards took cubic time: minutes for this text."""
-    assert exchange_of(f"Task: {unit * 50_000}", None) is None
+    assert parse_exchange(f"Task: {unit * 50_000}", None) is None

@@ -360,9 +360,9 @@ def test_single_tasks_are_not_nested(line: Line) -> None:
     memory = memory_of(line, user="ana", agent="support")
     for _ in range(3):
         task_of(agent_of(Script(), memory=memory), "Hello.").execute_sync()
-    step = runs._STEP.get()  # pyright: ignore[reportPrivateUsage]
+    step = runs._TASK.get()  # pyright: ignore[reportPrivateUsage]
     assert step is not None
-    assert step.run.around is None
+    assert step.run.outer is None
 
 
 def test_agent_without_a_crew_may_search(line: Line) -> None:

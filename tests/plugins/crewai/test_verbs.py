@@ -300,7 +300,7 @@ def test_dump_of_another_process_is_refused(line: Line, whose: str) -> None:
     """CrewAI would continue with a memory of its own class and without a store."""
     dump, script = dump_of(memory_of(line), storage=7), Script()
     agent = agent_of(script, memory=dump if whose == "agent" else None)
-    with pytest.raises(MemoryAborted, match="give it its memory again"):
+    with pytest.raises(MemoryAborted, match="set its memory again"):
         crew_of(task_of(agent, "Hello."), memory=dump if whose == "crew" else False).kickoff(inputs(""))
     assert script.prompts == []
 

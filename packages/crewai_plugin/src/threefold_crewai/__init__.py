@@ -1,4 +1,4 @@
-"""Threefold as the native memory of CrewAI."""
+"""Plugin of Threefold for CrewAI: the memory of a crew, an agent or a flow."""
 
 from threefold_crewai.abort import MemoryAborted
 from threefold_crewai.memory import ThreefoldMemory

@@ -1,4 +1,4 @@
-"""The one kind of exception that CrewAI lets through: whatever else a memory raises in a task, it swallows."""
+"""`MemoryAborted`: an exception that ends a task. CrewAI ignores every other exception of a memory in a task."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from threefold import ThreefoldError
 
 
 class MemoryAborted(HookAborted, ThreefoldError):
-    """Ends the task and the kickoff. It says what the error behind it says, which is its `__cause__`."""
+    """Ends the task and the kickoff. It has the message of the error that is its `__cause__`."""
 
 
 @contextmanager
 def aborting() -> Generator[None]:
-    """Around what must not go on without memory."""
+    """Convert errors of memory that must end the task and the kickoff."""
     try:
         yield
     except MemoryAborted:

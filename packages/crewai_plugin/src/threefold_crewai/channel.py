@@ -1,4 +1,4 @@
-"""Whether CrewAI's memory tool saves something, or your own code: what a model saves is the assistant's."""
+"""Find out whether CrewAI's memory tool or your own code saves something: what a model saves has origin `assistant`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ _MARK = "threefold_marks_the_channel"
 
 
 def is_by_model() -> bool:
-    """Tell whether a model saves something through CrewAI's tool "Save to memory"."""
+    """Return True while a model saves something through CrewAI's tool "Save to memory"."""
     return _BY_MODEL.get()
 
 
 def install() -> None:
-    """Make CrewAI's tool say that it is at work, once in a process. It calls the same method as your own code, with the
-    same arguments, and CrewAI has no hook that tells them apart for an agent without a crew."""
+    """Wrap CrewAI's tool once per process, so that its calls are recognised.
+
+    The tool calls the same method as your own code, with the same arguments, and for an agent without a crew CrewAI has
+    no hook that tells them apart.
+    """
     run = RememberTool._run  # pyright: ignore[reportPrivateUsage]
     if hasattr(run, _MARK):
         return

@@ -1,7 +1,7 @@
-"""Whom CrewAI copies, as `kickoff_for_each` does with agents, gets its memory back.
+"""Give the copies that CrewAI makes of crews, flows and agents their memory back.
 
-CrewAI copies by way of a dump, and what comes out of it as memory is CrewAI's own class. The number in `storage` tells
-whose copy that is; being no string, it opens no vector store.
+CrewAI copies through a dump, for example in `kickoff_for_each`, and restores a memory as its own class. The number in
+`storage` identifies the original. It is not a string, so CrewAI opens no vector store for it.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ from crewai import Memory
 
 from threefold import InvalidRequest
 
-BITS = 53  # what JSON carries exactly
+BITS = 53  # larger integers are not exact in JSON
 LOST = (
-    "a crew, flow or agent has the dump of a ThreefoldMemory in place of one: a dump, as in a checkpoint, holds "
-    "neither client nor identity; give it its memory again"
+    "a crew, flow or agent was restored from a dump, such as a checkpoint, which has neither the client nor the "
+    "identity of its ThreefoldMemory; set its memory again"
 )
 _ORIGINALS: WeakValueDictionary[int, Memory] = WeakValueDictionary()
 
 
 def new_mark() -> int:
-    """A number that no other memory has."""
+    """Return a random number that identifies one memory."""
     return randbits(BITS)
 
 
-def know(memory: Memory) -> None:
-    """Remember whose mark it is, for as long as the memory is in use."""
+def register(memory: Memory) -> None:
+    """Remember the memory of a mark while the memory is in use."""
     mark: Any = memory.storage
     _ORIGINALS[mark] = memory
 
 
-def reunite(*holders: Any) -> None:
-    """Put their memory in the place of its dump."""
+def restore_memories(*holders: Any) -> None:
+    """Replace the dumps of memories in these objects by the memories. Raise InvalidRequest if one is unknown."""
     for holder in holders:
         for name in ("memory", "_memory"):
             dump: Any = getattr(holder, name, None)

@@ -1,5 +1,7 @@
-"""Memories as CrewAI's records, topics, and CrewAI's verbs on what is stored. CrewAI's scopes are topics here: paths
-inside of one owner's memory, which nobody's rights hang on."""
+"""Convert memories to records of CrewAI, and run CrewAI's operations on what is stored.
+
+Scopes of CrewAI are called topics here: paths inside the memory of one owner. They grant no rights.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,13 @@ from threefold.tools.answers import found_text
 
 ROOT = "/"
 IN_TOPIC = "#/"
-"""Between a session's id and the topic of what is said in a view of it."""
+"""Separates the id of a session and the topic of its turns."""
 NOTE = "crewai"
-"""The key of what CrewAI says about a memory, in its metadata."""
+"""Key in the metadata of a fact for its fields of CrewAI."""
 
 
 class Match(MemoryMatch):
-    """A memory found, which reads in a prompt as recalled text does everywhere."""
+    """A match that is shown in a prompt as fenced recalled text."""
 
     block: str = Field(exclude=True, repr=False)
 
@@ -33,25 +35,25 @@ class Match(MemoryMatch):
         return self.block
 
 
-def in_topic(session_id: str, topic: str) -> str:
-    """The session of what is said about a topic: a turn has no other place to carry it."""
+def session_of_topic(session_id: str, topic: str) -> str:
+    """Return the id of the session for a topic. The topic is part of the id, as a turn has no field for it."""
     return session_id if topic == ROOT else f"{session_id}#{topic.replace('%', '%25').replace('#', '%23')}"
 
 
 def topic_of(session_id: str) -> str:
-    """And back."""
+    """Return the topic of a session id."""
     _, mark, topic = session_id.rpartition(IN_TOPIC)
     return f"/{topic.replace('%23', '#').replace('%25', '%')}" if mark else ROOT
 
 
 def within(topic: str, prefix: str | None) -> bool:
-    """Whether a topic is another one, or below it."""
+    """Return True if a topic is `prefix` or below it."""
     above = normalize_scope_path(prefix or ROOT)
     return above == ROOT or topic == above or topic.startswith(f"{above}/")
 
 
 class Note(BaseModel):
-    """What CrewAI says about a memory, as its metadata keep it."""
+    """The fields of CrewAI for a memory, as they are stored in its metadata."""
 
     scope: str | None = None
     categories: list[str] = Field(default_factory=list[str])
@@ -61,18 +63,18 @@ class Note(BaseModel):
 
 
 def note_of(record: MemoryRecord) -> dict[str, Any]:
-    """The metadata of a fact that is to be this record."""
+    """Return the metadata of the fact for a record."""
     if NOTE in record.metadata:
-        raise InvalidRequest(f"metadata: reserved key: {NOTE}; the plugin keeps scope and categories under it")
+        raise InvalidRequest(f"metadata: reserved key: {NOTE}; the plugin stores scope and categories under it")
     note = Note.model_validate(record, from_attributes=True)
     return {**record.metadata, NOTE: note.model_dump(exclude_defaults=True)}
 
 
 def record_of(memory: Memory) -> MemoryRecord:
-    """A memory as a record. A turn has the topic of its session, and so have the facts drawn from it."""
+    """Return a memory as a record. A turn and the facts extracted from it have the topic of their session."""
     metadata = dict(memory.metadata)
     note = _read(metadata.pop(NOTE, {}))
-    said = _naive(memory.event_at or memory.created_at)
+    time = _naive(memory.event_at or memory.created_at)
     return MemoryRecord(
         id=memory.id,
         content=memory.text,
@@ -80,15 +82,15 @@ def record_of(memory: Memory) -> MemoryRecord:
         categories=note.categories,
         metadata=metadata,
         importance=note.importance,
-        created_at=said,
-        last_accessed=said,
+        created_at=time,
+        last_accessed=time,
         source=note.source,
         private=note.private,
     )
 
 
 def _read(note: Any) -> Note:
-    """Metadata are anybody's: what is no note of ours says nothing."""
+    """Return the fields in a note; the defaults if something else wrote the metadata."""
     try:
         return Note.model_validate(note)
     except ValidationError:
@@ -96,23 +98,23 @@ def _read(note: Any) -> Note:
 
 
 def match_of(memory: RecalledMemory) -> Match:
-    """A match whose form in a prompt is fenced by itself: CrewAI joins them anew, and leaves some out."""
+    """Return a match with its own fence, because CrewAI joins matches and leaves some out."""
     return Match(record=record_of(memory), score=memory.score, block=found_text(memory))
 
 
-class Wanted(NamedTuple):
-    """Which records a search is for."""
+class Selection(NamedTuple):
+    """The records that a search may return."""
 
     topic: str
     categories: Sequence[str] | None
     sources: Sequence[str | None] | None
-    """Whose private records; None is everybody's."""
+    """Sources whose private records are included; None means all."""
 
     @property
-    def is_everything(self) -> bool:
+    def is_unfiltered(self) -> bool:
         return self.topic == ROOT and not self.categories
 
-    def has(self, record: MemoryRecord) -> bool:
+    def includes(self, record: MemoryRecord) -> bool:
         return (
             within(record.scope, self.topic)
             and (not self.categories or not set(self.categories).isdisjoint(record.categories))
@@ -121,8 +123,10 @@ class Wanted(NamedTuple):
 
 
 class Records:
-    """CrewAI's verbs on what one user has stored with one agent, whatever the level of a recall: what is listed may be
-    erased. They read the whole list, as only there topics are known."""
+    """CrewAI's operations on the memories of one user with one agent; the level of recalls does not apply.
+
+    They read the whole list, because the service does not know topics.
+    """
 
     def __init__(self, open_session: Callable[[], MemorySession]) -> None:
         self._open_session = open_session
@@ -156,9 +160,9 @@ class Records:
         older_than: datetime | None = None,
         metadata_filter: dict[str, Any] | None = None,
     ) -> int:
-        """Erase what all of the conditions hold for."""
+        """Erase the records that meet all conditions, and return their number."""
 
-        def is_meant(record: MemoryRecord) -> bool:
+        def matches(record: MemoryRecord) -> bool:
             return (
                 (not categories or not set(categories).isdisjoint(record.categories))
                 and (record_ids is None or record.id in record_ids)
@@ -166,7 +170,7 @@ class Records:
                 and all(record.metadata.get(key) == value for key, value in (metadata_filter or {}).items())
             )
 
-        ids = [record.id for record in self._below(scope_prefix) if is_meant(record)]
+        ids = [record.id for record in self._below(scope_prefix) if matches(record)]
         return sum(self._forget(part) for part in _parts(ids))
 
     def reset(self, scope_prefix: str | None = None) -> None:
@@ -176,7 +180,7 @@ class Records:
             self.delete(scope_prefix)
 
     def _below(self, prefix: str | None) -> Iterator[MemoryRecord]:
-        """The records of a topic, newest first."""
+        """Return the records of a topic and the topics below it, newest first."""
         return (record for record in map(record_of, self._memories()) if within(record.scope, prefix))
 
     def _memories(self) -> Iterator[Memory]:
@@ -195,7 +199,7 @@ class Records:
 
 
 def _children(parent: str, records: Iterable[MemoryRecord]) -> list[str]:
-    """The topics one step below."""
+    """Return the topics one level below."""
     above = normalize_scope_path(parent).rstrip("/")
     names = {record.scope.removeprefix(above).strip("/").partition("/")[0] for record in records}
     return sorted(f"{above}/{name}" for name in names - {""})
@@ -206,5 +210,5 @@ def _parts(ids: list[str]) -> Iterator[list[str]]:
 
 
 def _naive(moment: datetime) -> datetime:
-    """A time as CrewAI writes them: in UTC, without saying so."""
+    """Return a time in UTC without time zone, as CrewAI writes it."""
     return moment.astimezone(UTC).replace(tzinfo=None) if moment.tzinfo else moment
