@@ -66,9 +66,11 @@ class ThreefoldMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     @property
     def name(self) -> str:
+        """The name of the middleware."""
         return self._name
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Response:
+        """Recall before a model call and record after it."""
         config, messages = current_config(), request.state["messages"]
         block = self._memory.recall(config, messages) if self._recalls else ""
         try:
@@ -82,6 +84,7 @@ class ThreefoldMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return response
 
     async def awrap_model_call(self, request: Request, handler: Callable[[Request], Awaitable[Response]]) -> Response:
+        """Recall before a model call and record after it."""
         config, messages = current_config(), request.state["messages"]
         block = await self._memory.arecall(config, messages) if self._recalls else ""
         try:

@@ -153,9 +153,11 @@ class ThreefoldMemory(AbstractCapability[Any]):
         return capabilities[0]
 
     def get_toolset(self) -> MemoryToolset | None:
+        """Return the memory tools, or None if `tools` is None."""
         return MemoryToolset(self.session_of, self.tools, self.id) if self.tools else None
 
     def get_instructions(self) -> str | None:
+        """Return the sentence about the tools, or None if `tools` is None."""
         return tools_hint(memory_tools(names=NAMES[self.tools])) if self.tools else None
 
     def session_of(self, ctx: RunContext[Any]) -> AsyncMemorySession:
@@ -177,17 +179,20 @@ class ThreefoldMemory(AbstractCapability[Any]):
         )
 
     async def for_run(self, ctx: RunContext[Any]) -> ThreefoldMemory:
+        """Return a copy with the state of one run."""
         own = replace(self)
         own._run = _Run(self.session_of(ctx), RunLog(ctx.run_id or ""))
         return own
 
     async def before_run(self, ctx: RunContext[Any]) -> None:
+        """Replay the stored messages of the session if `replay` is true and the run has no history."""
         if self.replay and not ctx.messages:
             ctx.messages[:] = await load_messages(self._state.session, self.replay_turns, ctx.prompt is not None)
 
     async def after_node_run(
         self, ctx: RunContext[Any], *, node: AgentNode[Any], result: NodeResult[Any]
     ) -> NodeResult[Any]:
+        """Add the messages of a node to the log of the run."""
         new = [result.request] if isinstance(result, ModelRequestNode) else []
         self._state.log.watch(ctx.messages, *new)
         return result
@@ -195,6 +200,7 @@ class ThreefoldMemory(AbstractCapability[Any]):
     async def before_model_request(
         self, ctx: RunContext[Any], request_context: ModelRequestContext
     ) -> ModelRequestContext:
+        """Recall before the first request of a run, and add the block."""
         run = self._state
         run.log.watch(ctx.messages)
         if self.recall and run.prompt is None:
@@ -207,6 +213,7 @@ class ThreefoldMemory(AbstractCapability[Any]):
         return request_context
 
     async def wrap_run(self, ctx: RunContext[Any], *, handler: WrapRunHandler) -> AgentRunResult[Any]:
+        """Record the run when it ends, for at most 5 seconds if it failed or was cancelled."""
         try:
             result = await handler()
         except (Exception, asyncio.CancelledError):
