@@ -258,7 +258,7 @@ async def test_session_of_another_framework_is_refused(ours: ThreefoldSessionSer
 
 
 async def test_listing_sessions_requires_a_user(ours: ThreefoldSessionService) -> None:
-    with pytest.raises(InvalidRequest, match="user_id: needed"):
+    with pytest.raises(InvalidRequest, match="user_id: missing"):
         await ours.list_sessions(app_name="support")
 
 

@@ -93,7 +93,7 @@ def test_verified_user_may_be_named_again() -> None:
 
 @pytest.mark.parametrize("wrong", [True, 1.5, ["ana"], b"ana"])
 def test_value_that_is_no_name_is_refused(wrong: object) -> None:
-    with pytest.raises(InvalidRequest, match="named by a string"):
+    with pytest.raises(InvalidRequest, match="must be a string"):
         find_user(config(user_id=wrong), None, None)
 
 

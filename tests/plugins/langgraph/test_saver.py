@@ -255,7 +255,7 @@ def test_value_that_is_too_large_is_refused_with_its_channel(
     saver: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "MAX_CHANNEL_VALUE_BYTES", 1_000)
-    with pytest.raises(TooLarge, match=r"'big'.* outside of the state"):
+    with pytest.raises(TooLarge, match=r"'big'.* store large values elsewhere"):
         put(saver, thread(), checkpoint("1", small=1, big="x" * 1_001))
     with pytest.raises(TooLarge, match="'big'"):
         saver.put_writes(thread(checkpoint_id="1"), [("big", "x" * 1_001)], "t")

@@ -173,7 +173,7 @@ def test_run_continues_in_memory_and_is_stored_after_the_outage(line: Line, pati
     assert patient.unsent > 0
     assert graph.get_state(CONFIG).values["done"] == ["first", "middle", "last"]
     assert not patient.flush()
-    with pytest.raises(Unreachable, match="wait"):
+    with pytest.raises(Unreachable, match="not sent yet"):
         list(graph.get_state_history(CONFIG))
     line.is_cut = False
     assert patient.flush()
@@ -236,7 +236,7 @@ def test_node_that_finished_in_an_outage_is_not_run_again(line: Line, patient: T
     graph = nodes.compile(checkpointer=patient)
     with pytest.raises(TimeoutError):
         graph.invoke({"done": []}, CONFIG, durability="sync")
-    with pytest.raises(Unreachable, match="wait"):
+    with pytest.raises(Unreachable, match="not sent yet"):
         graph.invoke(None, CONFIG)
     line.is_cut = False
     state = asyncio.run(graph.ainvoke(None, CONFIG)) if is_async else graph.invoke(None, CONFIG)
@@ -259,7 +259,7 @@ def test_queue_of_unsent_checkpoints_is_limited(
     line: Line, patient: ThreefoldSaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outage, "MAX_BYTES", 100)
-    with pytest.raises(Unreachable, match="wait for it already"):
+    with pytest.raises(Unreachable, match="bytes already"):
         chain(patient, line.cutting("middle")).invoke({"done": []}, CONFIG)
 
 
@@ -298,7 +298,7 @@ def test_failing_user_does_not_block_the_checkpoints_of_others(line: Line, patie
     line.is_cut = False
     graph = chain(patient, does("middle"))
     assert len(list(graph.get_state_history(CONFIG))) == 5
-    with pytest.raises(Unreachable, match="wait"):
+    with pytest.raises(Unreachable, match="not sent yet"):
         list(graph.get_state_history(other))
     line.fails_for = ""
     assert patient.flush()
