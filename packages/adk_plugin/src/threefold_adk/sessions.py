@@ -102,7 +102,7 @@ class ThreefoldSessionService(BaseSessionService):
     async def get_session(
         self, *, app_name: str, user_id: str, session_id: str, config: GetSessionConfig | None = None
     ) -> Session | None:
-        """Return a session, or None if there is none.
+        """Return a session, or None if it does not exist.
 
         Args:
             app_name: The agent.

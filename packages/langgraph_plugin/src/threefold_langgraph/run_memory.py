@@ -124,7 +124,7 @@ class RunMemory:
         return [turn for turn in turns_of(open_messages(messages)) if (session.key, turn.id) not in self._recorded]
 
     def _mark_recorded(self, session: Session, turns: Sequence[TurnIn], answered: HumanMessage | None) -> None:
-        """Remember the recorded turns, so that none is sent twice, and drop the block of an answered prompt."""
+        """Remember the recorded turns, so that no turn is sent twice, and drop the block of an answered prompt."""
         for turn in turns:
             self._recorded[session.key, turn.id or ""] = None
         if answered is not None:

@@ -201,7 +201,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
             config: The config with the thread.
 
         Returns:
-            The checkpoint, or None if there is none.
+            The checkpoint, or None if it does not exist.
 
         Raises:
             ThreefoldError: The service refused the call or did not answer.
@@ -225,7 +225,7 @@ class ThreefoldSaver(BaseCheckpointSaver[str]):
             config: The config with the thread.
 
         Returns:
-            The checkpoint, or None if there is none.
+            The checkpoint, or None if it does not exist.
 
         Raises:
             ThreefoldError: The service refused the call or did not answer.

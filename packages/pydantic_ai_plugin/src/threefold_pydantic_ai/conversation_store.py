@@ -69,7 +69,7 @@ class ThreefoldConversationStore(ConversationStore):
         self._conversations: Bounded[str, str] = Bounded(KNOWN_ENTRIES)
 
     async def read_record(self, conversation_id: str) -> ConversationRecord | None:
-        """Return the record of a conversation, or None if there is none.
+        """Return the record of a conversation, or None if it does not exist.
 
         Args:
             conversation_id: The conversation.

@@ -33,7 +33,7 @@ class RunLog:
         self._add(new)
 
     def turns(self) -> list[TurnLike]:
-        """Return all messages of the run so far as turns. Their ids do not change, so that none is stored twice."""
+        """Return all messages of the run so far as turns. Their ids do not change, so that no turn is stored twice."""
         self._add_history()
         numbered = enumerate(self._messages.values())
         return [
