@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import cycle, islice, repeat
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from fixtures.faults import Serving
 from threefold_server.local import LocalService
 
 CALLS = 24
@@ -85,20 +87,40 @@ def checkpoint(thread: str, key: str) -> Call:
     return "POST", f"/v1/threads/{thread}/checkpoints", body
 
 
+KINDS: dict[str, Callable[[int], Call]] = {
+    "turns of one session": lambda number: write("s", str(number)),
+    "one turn": lambda _: write("s", "same"),
+    "sessions": lambda number: write(f"s{number}", "1"),
+    "facts": save,
+    "items": lambda number: put(str(number)),
+    "one item": lambda _: put("same"),
+    "checkpoints of one thread": lambda number: checkpoint("t", str(number)),
+    "one checkpoint": lambda _: checkpoint("t", "same"),
+    "threads": lambda number: checkpoint(f"t{number}", "1"),
+}
+
+
 def test_concurrent_first_calls_of_each_kind_succeed(attack: Attack) -> None:
+    check_each_kind(attack)
+
+
+@pytest.mark.timeout(300)
+def test_concurrent_first_calls_to_four_processes_succeed(postgres_url: str, tmp_path: Path) -> None:
+    """Four services that share nothing but the database."""
+    with ExitStack() as stack:
+        clients: list[httpx.Client] = []
+        for number in range(SERVICES["postgresql"]):
+            options = ("--database-url", postgres_url, "--allow-user-level")
+            serving = stack.enter_context(Serving(tmp_path / f"log{number}", *options))
+            clients.append(stack.enter_context(httpx.Client(base_url=serving.url, timeout=60)))
+        attack = Attack(clients)
+        check_each_kind(attack)
+        check_forgets_and_first_writes(attack)
+
+
+def check_each_kind(attack: Attack) -> None:
     """Each kind of call is for a new user, whose row only one of the calls creates."""
-    kinds: dict[str, Callable[[int], Call]] = {
-        "turns of one session": lambda number: write("s", str(number)),
-        "one turn": lambda _: write("s", "same"),
-        "sessions": lambda number: write(f"s{number}", "1"),
-        "facts": save,
-        "items": lambda number: put(str(number)),
-        "one item": lambda _: put("same"),
-        "checkpoints of one thread": lambda number: checkpoint("t", str(number)),
-        "one checkpoint": lambda _: checkpoint("t", "same"),
-        "threads": lambda number: checkpoint(f"t{number}", "1"),
-    }
-    for user, call in kinds.items():
+    for user, call in KINDS.items():
         assert set(attack.at_once([call(number) for number in range(CALLS)], user)) <= SERVED, user
     assert set(attack.at_once([write("fifty", str(number)) for number in range(50)], "fifty")) <= SERVED
     turns = attack.get("/v1/sessions/s/turns?limit=100", "turns of one session")["turns"]
@@ -137,6 +159,10 @@ def test_concurrent_calls_of_all_kinds_by_a_new_user_succeed(attack: Attack) -> 
 
 
 def test_concurrent_forgets_and_first_writes_succeed(attack: Attack) -> None:
+    check_forgets_and_first_writes(attack)
+
+
+def check_forgets_and_first_writes(attack: Attack) -> None:
     """Each turn is erased or stored, and its session is numbered without gaps."""
     for round_number in range(3):
         forgets: list[Call] = [
