@@ -51,7 +51,7 @@ OPERATIONS: dict[str, tuple[tuple[Any, ...], dict[str, Any], str]] = {
     "sessions": ((), {"cursor": "c", "limit": 3}, "GET /v1/sessions?cursor=c&limit=3"),
     "state": (("s",), {}, "GET /v1/sessions/s/state"),
     "turns": (("s",), {"from_seq": 2, "payload": True}, "GET /v1/sessions/s/turns?from_seq=2&payload=1"),
-    "digests": (("s",), {}, "GET /v1/sessions/s/digests"),
+    "digests": (("s",), {"cursor": "c", "limit": 5}, "GET /v1/sessions/s/digests?cursor=c&limit=5"),
     "digest": (("s", 4), {}, "GET /v1/sessions/s/digests/4"),
     "status": (("..",), {}, "GET /v1/sessions/%2E%2E/status"),
     "end": (("s",), {"wait": 1.5}, "POST /v1/sessions/s/end?wait=1.5"),

@@ -307,9 +307,9 @@ def turns(
     return Call("GET", path_of(paths.SESSION_TURNS, session_id), TurnPage, params, deadline="long")
 
 
-def digests(session_id: str) -> Call[DigestPage]:
-    """Return every version of a session's digest."""
-    return Call("GET", path_of(paths.SESSION_DIGESTS, session_id), DigestPage)
+def digests(session_id: str, *, cursor: str | None = None, limit: int | None = None) -> Call[DigestPage]:
+    """Return one page of the versions of a session's digest."""
+    return Call("GET", path_of(paths.SESSION_DIGESTS, session_id), DigestPage, given(cursor=cursor, limit=limit))
 
 
 def digest(session_id: str, version: int) -> Call[Digest]:

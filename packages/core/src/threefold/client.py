@@ -478,19 +478,21 @@ class MemoryClient(Endpoint):
         """
         return self.send(calls.turns(session_id, from_seq=from_seq, limit=limit, payload=payload))
 
-    def digests(self, session_id: str) -> DigestPage:
-        """Return every kept version of a session's digest, newest first.
+    def digests(self, session_id: str, *, cursor: str | None = None, limit: int | None = None) -> DigestPage:
+        """Return the kept versions of a session's digest, newest first.
 
         Args:
             session_id: The session.
+            cursor: `next_cursor` of the previous page.
+            limit: Versions per page, 0 to 1,000 (default 100).
 
         Returns:
-            The versions with the turns that each covers.
+            The versions with the turns that each covers, and `next_cursor`: None on the last page.
 
         Raises:
             NotFound: There is no such session.
         """
-        return self.send(calls.digests(session_id))
+        return self.send(calls.digests(session_id, cursor=cursor, limit=limit))
 
     def digest(self, session_id: str, version: int) -> Digest:
         """Return one version of a session's digest.

@@ -3,7 +3,7 @@
 ThreefoldError
 ├── ServiceError                 the service answered with an error body
 │   ├── InvalidRequest           422  the request is wrong; the message names the field
-│   ├── TooLarge                 413  the body is larger than the limit
+│   ├── TooLarge                 413  the body, or the items of an answer, exceed a limit
 │   ├── Unauthenticated          401  no identity, or its key or token is not valid
 │   ├── Forbidden                403  the identity is verified but may not do this
 │   │   └── QuotaExceeded        403  the user has stored as much as the store allows

@@ -208,6 +208,14 @@ FROM sessions
 WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID) AND turns.erased IS false ORDER BY turns.seq DESC 
  LIMIT %(limit)s;
 
+-- storage.sessions.turns._OUTLINES
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, %(param_1)s::VARCHAR AS content 
+FROM turns 
+WHERE turns.owner = %(owner)s::UUID AND turns.session = %(session)s::UUID AND turns.seq > (SELECT sessions.last_seq - %(reach)s::BIGINT AS anon_1 
+FROM sessions 
+WHERE sessions.owner = %(owner)s::UUID AND sessions.session = %(session)s::UUID) AND turns.erased IS false ORDER BY turns.seq DESC 
+ LIMIT %(limit)s;
+
 -- storage.sessions.turns._NEWEST_OF_USER
 SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= %(most)s::INTEGER) THEN turns.content ELSE substr(turns.content, %(substr_1)s::INTEGER, %(end)s::INTEGER) END AS content, CASE WHEN (length(turns.content) > %(most)s::INTEGER) THEN substr(turns.content, (length(turns.content) - %(end)s::INTEGER) + %(param_1)s::INTEGER) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 

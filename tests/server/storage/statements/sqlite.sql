@@ -204,6 +204,14 @@ FROM sessions
 WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased IS 0 ORDER BY turns.seq DESC
  LIMIT :limit OFFSET :param_2;
 
+-- storage.sessions.turns._OUTLINES
+SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, :param_1 AS content 
+FROM turns 
+WHERE turns.owner = :owner AND turns.session = :session AND turns.seq > (SELECT sessions.last_seq - :reach AS anon_1 
+FROM sessions 
+WHERE sessions.owner = :owner AND sessions.session = :session) AND turns.erased IS 0 ORDER BY turns.seq DESC
+ LIMIT :limit OFFSET :param_2;
+
 -- storage.sessions.turns._NEWEST_OF_USER
 SELECT turns.seq, turns.turn_id, turns.role, turns.name, turns.kind, turns.turn_group, turns.tokens, turns.visibility, turns.erased, turns.imported, turns.created_at, turns.utc_offset, turns.noted_by, CASE WHEN (length(turns.content) <= :most) THEN turns.content ELSE substr(turns.content, :substr_1, :end) END AS content, CASE WHEN (length(turns.content) > :most) THEN substr(turns.content, (length(turns.content) - :end) + :param_1) END AS content_tail, length(turns.content) AS content_size 
 FROM turns 

@@ -57,9 +57,10 @@ class Digest(Response):
 
 
 class DigestPage(Response):
-    """All kept versions, newest first."""
+    """One page of the kept versions, newest first."""
 
     digests: list[Digest]
+    next_cursor: str | None = None
 
 
 class SessionStatus(Response):

@@ -45,9 +45,9 @@ def state(memory: MemoryClient, session: SessionId) -> SessionState:
 
 
 @verb(app, "threefold sessions digests s1", show=views.digests)
-def digests(memory: MemoryClient, session: SessionId) -> DigestPage:
+def digests(memory: MemoryClient, session: SessionId, limit: Limit = 100, cursor: Cursor = None) -> DigestPage:
     """Show the digests of a session, newest first."""
-    return memory.digests(session)
+    return memory.digests(session, cursor=cursor, limit=limit)
 
 
 @verb(app, "threefold sessions end s1 --wait 10", show=views.session_status)

@@ -175,7 +175,7 @@ def digests(answer: DigestPage) -> RenderableType:
         (item.version, f"{item.from_seq}-{item.upto_seq}", " ".join(filter(None, [item.model, item.prompt])), item.text)
         for item in answer.digests
     ]
-    return _page(table("version", "turns", "by", "text", rows=rows), len(rows), None)
+    return _page(table("version", "turns", "by", "text", rows=rows), len(rows), answer.next_cursor)
 
 
 def session_state(answer: SessionState) -> RenderableType:

@@ -203,9 +203,16 @@ async def get_turns(
 
 
 @router.get(paths.SESSION_DIGESTS)
-async def get_digests(session_id: Id, request: Request, caller: CallerDep, service: ServiceDep) -> DigestPage:
-    """Return every version of a session's digest, newest first."""
-    return await unless_gone(request, browse.list_digests(service, caller, session_id))
+async def get_digests(
+    session_id: Id,
+    request: Request,
+    caller: CallerDep,
+    service: ServiceDep,
+    cursor: Cursor | None = None,
+    limit: PageLimit = 100,
+) -> DigestPage:
+    """Return the versions of a session's digest, newest first."""
+    return await unless_gone(request, browse.list_digests(service, caller, session_id, cursor, limit))
 
 
 @router.get(paths.SESSION_DIGEST)

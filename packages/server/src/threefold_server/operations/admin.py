@@ -60,8 +60,8 @@ async def list_memories(service: Service, principal: Principal, request: AdminLi
         decode_key(after.key)
 
     def read(connection: Connection) -> MemoryPage:
-        rows = system_owners.memories(connection, owner, request, after, service.clock(), service.redact)
-        items, cursor = cut_page(rows, request.limit)
+        rows, size = system_owners.memories(connection, owner, request, after, service.clock(), service.redact)
+        items, cursor = cut_page(rows, size)
         _note(service, principal, connection, owner or audit.STORE, "list", {"memories": len(items)})
         return MemoryPage(items=items, next_cursor=cursor)
 

@@ -50,10 +50,10 @@ async def list_sessions(
     if cursor is not None:
         updated_at, key = decode_cursor(cursor, (int, str))
         after = (updated_at, decode_key(key))
-    rows = await service.database.read(
-        principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit + 1, state=state)
+    rows, size = await service.database.read(
+        principal.owner, lambda c: sessions.list_sessions(c, scope, after, limit, state=state)
     )
-    items, next_cursor = cut_page([((at, key.hex), session) for (at, key), session in rows], limit)
+    items, next_cursor = cut_page(rows, size)
     return SessionPage(sessions=items, next_cursor=next_cursor)
 
 
@@ -80,13 +80,17 @@ async def list_turns(
     return await service.database.read(principal.owner, read)
 
 
-async def list_digests(service: Service, principal: Principal, session_id: str) -> DigestPage:
-    """Return every version of a session's digest, newest first."""
+async def list_digests(
+    service: Service, principal: Principal, session_id: str, cursor: str | None, limit: int
+) -> DigestPage:
+    """Return a page of the versions of a session's digest, newest first."""
     session = _session(principal, session_id)
+    before = None if cursor is None else decode_cursor(cursor, (int,))[0]
 
     def read(connection: Connection) -> DigestPage:
         _existing(connection, principal.owner, session)
-        return DigestPage(digests=digests.versions(connection, principal.owner, session))
+        items, next_cursor = cut_page(*digests.versions(connection, principal.owner, session, before, limit))
+        return DigestPage(digests=items, next_cursor=next_cursor)
 
     return await service.database.read(principal.owner, read)
 

@@ -24,12 +24,13 @@ from threefold.contract import (
     PutItem,
     SearchItems,
 )
-from threefold.errors import Unavailable
+from threefold.errors import TooLarge, Unavailable
 from threefold_server.models.ports import ModelError, Vectors
 from threefold_server.rules.access import Holder, Principal, item_key, items_holder
 from threefold_server.rules.filters import check_filter, matches
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
+from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.memories import items
 from threefold_server.storage.memories.items import Page, Put, to_item, to_path
 from threefold_server.text.item_fields import Work, item_passages
@@ -55,6 +56,10 @@ async def run_items(service: Service, principal: Principal, request: ItemsReques
     return ItemsResponse(results=results)
 
 
+MAX_RESULT_CHARS = 64_000_000
+"""The most characters of values in one answer. It is twice what one request can write."""
+
+
 @dataclass
 class _Batch:
     """One request, prepared for its transaction."""
@@ -68,6 +73,8 @@ class _Batch:
     now: int
     refreshed: set[UUID] = field(default_factory=set[UUID])
     """Items that were read and whose time to live starts again."""
+    chars: int = 0
+    """Characters of the values that were read."""
 
     def run(self, connection: Connection) -> list[OpResult]:
         results = self.read(connection)
@@ -81,6 +88,7 @@ class _Batch:
 
     def read(self, connection: Connection) -> list[OpResult]:
         self.refreshed.clear()
+        self.chars = 0
         return [self._result(connection, op) for op in self.ops]
 
     def _result(self, connection: Connection, op: ItemOp) -> OpResult:
@@ -101,11 +109,13 @@ class _Batch:
             return OpResult()
         if op.refresh_ttl and row.ttl is not None:
             self.refreshed.add(key)
+        self._count(row)
         return OpResult(item=to_item(row))
 
     def _search(self, connection: Connection, op: SearchItems) -> OpResult:
         here = (connection, self.holder, to_path(op.prefix), self.now)
-        page = Page(partial(matches, condition=op.filter) if op.filter else None, op.offset, op.limit)
+        accepts = partial(matches, condition=op.filter) if op.filter else None
+        page = Page(accepts, op.offset, op.limit, self._count)
         if op.query:
             found = items.nearest(*here, self.queries[op.query], self.embedder, page)
         else:
@@ -113,6 +123,15 @@ class _Batch:
         if op.refresh_ttl:
             self.refreshed |= {row.item for row, _ in found if row.ttl is not None}
         return OpResult(items=[to_item(row, score) for row, score in found])
+
+    def _count(self, row: AnyRow) -> None:
+        """Raise TooLarge once the items of the whole answer are too large to hold in memory."""
+        self.chars += len(row.value)
+        if self.chars > MAX_RESULT_CHARS:
+            raise TooLarge(
+                f"the items of this answer have more than {MAX_RESULT_CHARS:,} characters; ask for fewer items at once",
+                {"max_chars": MAX_RESULT_CHARS},
+            )
 
     def _namespaces(self, connection: Connection, op: ListNamespaces) -> list[list[str]]:
         known = items.namespaces(connection, self.holder, to_path(_literal_start(op.match)), self.now)

@@ -154,8 +154,8 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
 def _newest_turns(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
     """Return the newest whole groups that fill the budget, at most `cap` turns, and the newest user turn.
 
-    If the whole groups of the first page do not fill the budget, a second page of `cap` turns is read. A group longer
-    than `cap` is left out.
+    If the whole groups of the first page do not fill the budget, a second page is read, of at most `cap` turns. A group
+    longer than `cap` is left out.
     """
     session = scope.session
     assert session is not None
@@ -164,12 +164,25 @@ def _newest_turns(connection: Connection, scope: ScopeFilter, budget: int, cap: 
     found = turns.newest(connection, scope.owner, session, page + 1, reading)
     whole = _whole_groups(found, page)
     if len(found) > page and page < cap and sum(turn.tokens for turn in whole) < budget:
-        found = turns.newest(connection, scope.owner, session, cap + 1, reading)
-        whole = _whole_groups(found, cap)
+        page = _reach_of_budget(_whole_groups(turns.outlines(connection, scope.owner, session, cap + 1), cap), budget)
+        found = turns.newest(connection, scope.owner, session, page + 1, reading)
+        whole = _whole_groups(found, page)
     if len(whole) == len(found) or newest_user_turn(whole) or len(whole) >= cap:
         return whole
     asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK, reading)
     return whole if asked is None else [asked, *whole]
+
+
+def _reach_of_budget(newest: Sequence[Turn], budget: int) -> int:
+    """Return how many of the newest turns may fit the budget, in whole groups: without it, a read would be as large as
+    all turns together. The newest group counts in any case, as its head and tail are shown."""
+    count = used = 0
+    for group in reversed(group_turns(newest)):
+        tokens = sum(turn.tokens for turn in group)
+        if used > budget or (count and tokens > budget):
+            break
+        count, used = count + len(group), used + tokens
+    return count
 
 
 def _whole_groups(found: list[Turn], page: int) -> list[Turn]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 from uuid import UUID
 
 from threefold.errors import InvalidRequest
 
 T = TypeVar("T")
+
+PAGE_CHARS = 16_000_000
+"""Characters of states or digests after which a page ends, even if it has fewer rows than requested."""
 
 
 def encode_cursor(position: Sequence[int | str]) -> str:
@@ -53,6 +56,26 @@ def cut_page(rows: Sequence[tuple[Sequence[int | str], T]], limit: int) -> tuple
     page = [item for _, item in rows[:limit]]
     more = limit > 0 and len(rows) > limit
     return page, encode_cursor(rows[limit - 1][0]) if more else None
+
+
+def fill_page(rows: Iterable[T], limit: int, size: Callable[[T], int], most: int) -> tuple[list[T], int]:
+    """Take rows for a page that ends after `limit` rows, or once their sizes add up to more than `most`.
+
+    Args:
+        rows: Read only as far as needed.
+        size: Returns the size of a row.
+
+    Returns:
+        The rows, with one more than the page has if there is a next page, and the number of rows of the page.
+    """
+    found: list[T] = []
+    used = 0
+    for row in rows:
+        found.append(row)
+        if len(found) > limit or used > most:
+            return found, len(found) - 1
+        used += size(row)
+    return found, limit
 
 
 def bad_cursor() -> InvalidRequest:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -39,7 +39,7 @@ from threefold_server.storage.memories import index
 from threefold_server.storage.sessions import sessions, tasks
 from threefold_server.storage.store import system
 
-ROWS_AT_ONCE = 200
+ROWS_AT_ONCE = 50  # a value has up to 4 million bytes
 
 T = TypeVar("T")
 Vector = NDArray[np.float32]
@@ -69,15 +69,22 @@ class Page:
     """A filter of the values; None accepts all."""
     offset: int
     limit: int
+    count: Callable[[AnyRow], None]
+    """Called with each row of the page before the next one is read."""
 
     def accepts_row(self, row: AnyRow) -> bool:
         """Return whether the filter accepts a row."""
         check_in_time()
         return self.accepts is None or self.accepts(json.loads(row.value))
 
-    def cut(self, found: Iterable[T]) -> list[T]:
-        """Return the page of the accepted rows."""
-        return list(islice(found, self.offset, self.offset + self.limit))
+    def cut(self, found: Iterable[T]) -> Iterator[T]:
+        """Return the part of an iterable that is on the page."""
+        return islice(found, self.offset, self.offset + self.limit)
+
+    def counted(self, row: AnyRow) -> AnyRow:
+        """Count a row and return it."""
+        self.count(row)
+        return row
 
 
 def to_path(labels: Sequence[str]) -> bytes:
@@ -112,9 +119,10 @@ def newest(connection: Connection, holder: Holder, path: bytes, now: int, page: 
     """Return the items below a path, the most recently written first."""
     statement = select(items).where(_not_expired(holder, now), below(path)).order_by(*_NEWEST)
     if page.accepts is None:
-        return list(connection.execute(statement.offset(page.offset).limit(page.limit)))
-    with connection.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE}) as rows:
-        return page.cut(filter(page.accepts_row, rows))
+        statement, page = statement.offset(page.offset).limit(page.limit), replace(page, offset=0)
+    streams = page.accepts is not None or page.limit > ROWS_AT_ONCE  # costs two more round trips on Postgres
+    with connection.execute(statement, execution_options={"yield_per": ROWS_AT_ONCE} if streams else {}) as rows:
+        return [page.counted(row) for row in page.cut(filter(page.accepts_row, rows))]
 
 
 def nearest(
@@ -126,8 +134,9 @@ def nearest(
     """
     ranked = _ranked(connection, holder, path, now, query, embedder)
     if page.accepts is None:
-        ranked, page = iter(page.cut(ranked)), Page(None, 0, page.limit)
-    return page.cut(pair for pair in _with_rows(connection, holder, ranked, now) if page.accepts_row(pair[0]))
+        ranked, page = page.cut(ranked), replace(page, offset=0)
+    accepted = (pair for pair in _with_rows(connection, holder, ranked, now) if page.accepts_row(pair[0]))
+    return [(page.counted(row), cosine) for row, cosine in page.cut(accepted)]
 
 
 def namespaces(connection: Connection, holder: Holder, path: bytes, now: int) -> list[list[str]]:

@@ -7,7 +7,7 @@ all positions. Facts and turns are two queries in the same order, whose results 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, false, literal, or_, sel
 
 from threefold.contract import ListRequest, Memory
 from threefold_server.rules.access import ScopeFilter
+from threefold_server.rules.paging import fill_page
 from threefold_server.storage.engine.scope import FACTS, visible, visible_to
 from threefold_server.storage.engine.tables import facts, turns
 from threefold_server.storage.engine.types import row_value
@@ -54,18 +55,15 @@ def page(
         rows.append(_facts(connection, scope, request, after, now))
     if "turn" in request.kinds and "long_term" in request.include:
         rows.append(_turns(connection, scope, request, after, redact))
-    return _first(heapq.merge(*rows, key=lambda row: row[0], reverse=True), request.limit)
+    return merge_page(rows, request.limit)
 
 
-def _first(rows: Iterable[tuple[Position, Memory]], limit: int) -> tuple[list[tuple[Position, Memory]], int]:
-    found: list[tuple[Position, Memory]] = []
-    chars = 0
-    for row in rows:
-        found.append(row)
-        if len(found) > limit or chars > PAGE_CHARS:
-            return found, len(found) - 1
-        chars += len(row[1].text)
-    return found, limit
+def merge_page(
+    rows: Sequence[Iterable[tuple[Position, Memory]]], limit: int
+) -> tuple[list[tuple[Position, Memory]], int]:
+    """Merge rows in descending order into one page; see `fill_page`."""
+    merged = heapq.merge(*rows, key=lambda row: row[0], reverse=True)
+    return fill_page(merged, limit, lambda row: len(row[1].text), PAGE_CHARS)
 
 
 def _facts(

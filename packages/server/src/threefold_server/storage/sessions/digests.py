@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, and_, bindparam, insert, select
+from sqlalchemy import ColumnElement, Connection, and_, bindparam, insert, select, true
 
 from threefold.contract import Digest
 from threefold_server.clock import from_micros
+from threefold_server.rules.paging import PAGE_CHARS, fill_page
 from threefold_server.storage.engine.prepared import Prepared
 from threefold_server.storage.engine.tables import digests
 from threefold_server.storage.engine.types import AnyRow
+
+AT_ONCE = 50
 
 
 def latest(connection: Connection, owner: UUID, session: UUID) -> Any:
@@ -20,10 +23,15 @@ def latest(connection: Connection, owner: UUID, session: UUID) -> Any:
     return rows[0] if rows else None
 
 
-def versions(connection: Connection, owner: UUID, session: UUID) -> list[Digest]:
-    """Return all versions, newest first."""
-    statement = select(digests).where(_own(owner, session)).order_by(digests.c.version.desc())
-    return [to_digest(row) for row in connection.execute(statement)]
+def versions(
+    connection: Connection, owner: UUID, session: UUID, before: int | None, limit: int
+) -> tuple[list[tuple[tuple[int], Digest]], int]:
+    """Return a page of the versions below `before`, newest first, with their positions; see `fill_page`."""
+    older = true() if before is None else digests.c.version < before
+    statement = select(digests).where(_own(owner, session), older).order_by(digests.c.version.desc()).limit(limit + 1)
+    with connection.execute(statement, execution_options={"yield_per": AT_ONCE}) as rows:
+        placed = (((row.version,), to_digest(row)) for row in rows)
+        return fill_page(placed, limit, lambda found: len(found[1].text), PAGE_CHARS)
 
 
 def one(connection: Connection, owner: UUID, session: UUID, version: int) -> Digest | None:

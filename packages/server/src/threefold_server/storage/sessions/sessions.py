@@ -22,10 +22,13 @@ from sqlalchemy import (
 from threefold.contract import Session
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Principal, Reach, ScopeFilter
+from threefold_server.rules.paging import PAGE_CHARS, fill_page
 from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.statements import insert_for
 from threefold_server.storage.engine.tables import owners, sessions
 from threefold_server.storage.engine.types import AnyRow, row_value
+
+STATES_AT_ONCE = 10  # a state has up to 4 million characters
 
 
 @dataclass(frozen=True)
@@ -94,16 +97,18 @@ def own_session(owner: UUID, session: UUID) -> ColumnElement[bool]:
 
 def list_sessions(
     connection: Connection, scope: ScopeFilter, after: tuple[int, UUID] | None, limit: int, *, state: bool
-) -> list[tuple[tuple[int, UUID], Session]]:
-    """Return sessions of the scope, the most recently written first, each with its position for paging."""
+) -> tuple[list[tuple[tuple[int, str], Session]], int]:
+    """Return a page of sessions of the scope with their positions, the last written first; see `fill_page`."""
     columns = [column for column in sessions.c if state or column.name != "state"]
     statement = select(*columns).where(sessions.c.owner == scope.owner)
     if scope.reach < Reach.user:
         statement = statement.where(sessions.c.agent == scope.agent)
     if after is not None:
         statement = statement.where(tuple_(sessions.c.updated_at, sessions.c.session) < row_value(*after))
-    statement = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit)
-    return [((row.updated_at, row.session), _to_contract(row)) for row in connection.execute(statement)]
+    newest = statement.order_by(sessions.c.updated_at.desc(), sessions.c.session.desc()).limit(limit + 1)
+    with connection.execute(newest, execution_options={"yield_per": STATES_AT_ONCE} if state else {}) as rows:
+        placed = (((row.updated_at, row.session.hex), _to_contract(row)) for row in rows)
+        return fill_page(placed, limit, lambda found: len(found[1].state or ""), PAGE_CHARS)
 
 
 def _to_contract(row: AnyRow) -> Session:

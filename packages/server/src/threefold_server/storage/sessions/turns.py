@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, func, insert, select
+from sqlalchemy import BigInteger, Connection, Integer, and_, bindparam, func, insert, literal, select
 
 from threefold.contract import Turn, TurnIn
 from threefold_server.clock import from_micros, to_micros
@@ -89,11 +89,22 @@ class Reading(NamedTuple):
 
 def newest(connection: Connection, owner: UUID, session: UUID, limit: int, reading: Reading) -> list[Turn]:
     """Return the newest turns of a session that are not erased, oldest first."""
-    values = {"owner": owner, "session": session, "limit": limit, **reading.values}
-    rows = _NEWEST.all(connection, **values, reach=limit)
+    return [reading.turn(row) for row in _newest(connection, _NEWEST, owner, session, limit, **reading.values)]
+
+
+def outlines(connection: Connection, owner: UUID, session: UUID, limit: int) -> list[Turn]:
+    """Return the newest turns like `newest`, but without their contents."""
+    return [to_turn(row) for row in _newest(connection, _OUTLINES, owner, session, limit)]
+
+
+def _newest(
+    connection: Connection, statement: Prepared, owner: UUID, session: UUID, limit: int, **reading: int
+) -> list[Any]:
+    values: dict[str, Any] = {"owner": owner, "session": session, "limit": limit, **reading}
+    rows = statement.all(connection, **values, reach=limit)
     if len(rows) < limit and (not rows or rows[-1].seq > 1):  # some of the last are erased
-        rows = _NEWEST.all(connection, **values, reach=_EVERY)
-    return [reading.turn(row) for row in reversed(rows)]
+        rows = statement.all(connection, **values, reach=_EVERY)
+    return list(reversed(rows))
 
 
 def fitting(
@@ -167,6 +178,13 @@ _BOUND = (
 _READ = excerpts.columns(turns.c.content, bindparam("most", type_=Integer), bindparam("end", type_=Integer))
 _NEWEST = Prepared(
     select(*_SHOWN, *_READ)
+    .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
+    .order_by(turns.c.seq.desc())
+    .limit(bindparam("limit"))
+)
+
+_OUTLINES = Prepared(
+    select(*_SHOWN, literal("").label("content"))
     .where(_SESSION, turns.c.seq > _BOUND, turns.c.erased.is_(False))
     .order_by(turns.c.seq.desc())
     .limit(bindparam("limit"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -17,7 +16,7 @@ from threefold_server.storage.engine.tables import facts, items, owners, passage
 from threefold_server.storage.engine.types import AnyRow, row_value
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import turn_memories
-from threefold_server.storage.memories.listing import FACT, TURN, Position, after_position
+from threefold_server.storage.memories.listing import FACT, TURN, Position, after_position, merge_page
 from threefold_server.storage.store.system import task_counts
 from threefold_server.text.redaction import Redact
 
@@ -62,15 +61,15 @@ def memories(
     after: Position | None,
     now: int,
     redact: Redact,
-) -> list[tuple[Position, Memory]]:
-    """Return up to `limit + 1` memories of one owner or (None) of all, newest first, with any visibility."""
+) -> tuple[list[tuple[Position, Memory]], int]:
+    """Return a page of memories of one owner or (None) of all, newest first, with any visibility; see `merge_page`."""
     limit = request.limit + 1
     rows: list[list[tuple[Position, Memory]]] = []
     if "fact" in request.kinds:
         rows.append(_facts(connection, true() if owner is None else facts.c.owner == owner, after, now, limit))
     if "turn" in request.kinds:
         rows.append(_turns(connection, true() if owner is None else turns.c.owner == owner, after, limit, redact))
-    return list(heapq.merge(*rows, key=lambda row: row[0], reverse=True))[:limit]
+    return merge_page(rows, request.limit)
 
 
 def _sums(whose: Callable[[Table], ColumnElement[bool]]) -> list[Any]:
