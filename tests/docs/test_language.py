@@ -40,7 +40,7 @@ def refused_in(path: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("folder", ["packages/server", "benchmarks", "examples", "docs"])
+@pytest.mark.parametrize("folder", ["packages", "benchmarks", "examples", "docs"])
 def test_code_and_documentation_are_plain(folder: str) -> None:
     files = [path for kind in ("*.py", "*.md") for path in sorted((ROOT / folder).rglob(kind))]
     assert files
