@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.exc import DBAPIError
@@ -12,6 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from threefold.errors import Unavailable
 from threefold_server.storage.engine import files, statistics
 from threefold_server.storage.engine.database import Database
+
+if TYPE_CHECKING:
+    from alembic.config import Config
 
 MIGRATIONS = Path(__file__).parents[1] / "migrations"
 MIGRATION_LOCK = 7_316_040_031  # an arbitrary constant: processes that migrate one Postgres database take turns
@@ -48,11 +52,9 @@ def _upgrade(connection: Connection) -> None:
 
 def _migrate(connection: Connection) -> None:
     from alembic import command  # takes 0.3 s to load, which a start on a current database saves
-    from alembic.config import Config
     from alembic.script import ScriptDirectory
 
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
+    config = _config()
     found = _version(connection)
     if found and found not in {script.revision for script in ScriptDirectory.from_config(config).walk_revisions()}:
         raise RuntimeError(
@@ -60,6 +62,14 @@ def _migrate(connection: Connection) -> None:
         )
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
+
+
+def _config() -> Config:
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    return config
 
 
 def _version(connection: Connection) -> str | None:
