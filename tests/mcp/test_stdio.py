@@ -313,4 +313,4 @@ def test_missing_extra_is_reported_with_what_to_install(
 
     monkeypatch.setattr("threefold_server.cli.mcp.installed", not_there)
     refused = run("mcp", "--data", tmp_path)
-    assert (refused.code, "install threefold-server[mcp]" in refused.err) == (1, True)
+    assert (refused.code, "pip install 'threefold-server[mcp]'" in refused.err) == (1, True)
