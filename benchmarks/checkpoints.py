@@ -231,7 +231,7 @@ def against_floor(stores: Stores) -> str:
 def service(url: str) -> tuple[str, ...]:
     """Create the tables of a database, and return the command that serves it."""
     upgrade(url)
-    return (THREEFOLD, "serve", "--port", "0", "--embedder", "hash", "--no-consolidate", "--database-url", url)
+    return (THREEFOLD, "serve", "--port", "0", "--embedder", "hash", "--consolidate", "off", "--database-url", url)
 
 
 def _floor(url: str) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ class Measured:
     p50: float
     """Milliseconds."""
     p95: float
+    p99: float
     rate: float
     """Requests per second."""
     cpu: float | None
@@ -62,6 +63,7 @@ async def drive(
     return Measured(
         p50=1e3 * statistics.median(latencies),
         p95=1e3 * statistics.quantiles(latencies, n=20)[-1],
+        p99=1e3 * statistics.quantiles(latencies, n=100)[-1],
         rate=len(latencies) / elapsed,
         cpu=None if spent is None else 1e3 * spent / len(latencies),
         requests=len(latencies),

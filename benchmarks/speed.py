@@ -69,7 +69,7 @@ RANKING_MS = {100: 5.0, 10_000: 15.0}
 SERVERS = {
     "floor": (sys.executable, str(Path(__file__).with_name("floor.py"))),
     "serve": (THREEFOLD, "serve", "--port", "0"),
-    "apart": (THREEFOLD, "serve", "--port", "0", "--no-consolidate"),
+    "apart": (THREEFOLD, "serve", "--port", "0", "--consolidate", "off"),
 }
 AGAINST_FLOOR = {"write": ("write", "apart"), "write + index": ("write", "serve"), "recall": ("recall", "serve")}
 """Title, operation, and the server that is compared with the floor."""

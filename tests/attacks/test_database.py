@@ -92,7 +92,7 @@ def test_calls_are_answered_while_postgres_hangs(own_postgres: OwnPostgres, tmp_
 @pytest.mark.timeout(120)
 def test_write_of_unknown_outcome_says_so(own_postgres: OwnPostgres, tmp_path: Path) -> None:
     """The write reached the server, which stores it later. Repeated with its id, it is stored once."""
-    with Serving(tmp_path / "log", "--database-url", own_postgres.url, "--no-consolidate") as serving:
+    with Serving(tmp_path / "log", "--database-url", own_postgres.url, "--consolidate", "off") as serving:
         turn = {"id": "t1", "role": "user", "content": "heron"}
         first: Call = ("POST", "/v1/write", {"session_id": "s1", "turns": [{**turn, "id": "t0"}]})
         second: Call = ("POST", "/v1/write", {"session_id": "s1", "turns": [turn]})

@@ -74,7 +74,7 @@ def test_several_processes_serve_one_postgres(postgres_url: str) -> None:
 
 def test_worker_process_does_the_background_work(postgres_url: str) -> None:
     settings = {"embedder": "hash", "database_url": postgres_url}
-    with running("serve", "--port", "0", "--no-consolidate", **settings) as service, service.client() as memory:
+    with running("serve", "--port", "0", "--consolidate", "off", **settings) as service, service.client() as memory:
         memory.write("s1", [SAID])
         with running("worker", **settings) as worker:
             assert worker.first_line.startswith("Working")

@@ -235,7 +235,7 @@ async def test_quota_applies_to_extracted_facts(make_world: Callable[..., World]
     assert world.facts() == ["Ana's boat 0 is red.", "Ana's boat 1 is red."]
     assert len(world.rows(fact_sources)) == 3
     assert (await world.status("s1")).extracted_upto == 4
-    counted = world.service.metrics.registry.get_sample_value("threefold_facts_total", {"outcome": "over quota"})
+    counted = world.service.metrics.work_registry.get_sample_value("threefold_facts_total", {"outcome": "over quota"})
     assert counted == 2
 
 

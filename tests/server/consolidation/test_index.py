@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import anyio.from_thread
 import pytest
@@ -287,3 +288,13 @@ async def test_words_outside_of_the_passages_are_limited(world: World, monkeypat
     assert set(world.found_by_word("zebra")) == {1}
     last = [row for row in rows if row.part == max(row.part for row in rows)]
     assert len(last) < 50 + 500
+
+
+async def test_words_are_stored_in_short_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consolidation, "TERMS_PER_COMMIT", 10)
+    sizes = [4, 4, 4, 25, 1, 9, 1]
+    found = [SimpleNamespace(tf=dict.fromkeys(range(size), 1)) for size in sizes]
+    entries: Any = [(None, [passage]) for passage in found]
+    slices = [[len(passages[0].tf) for _, passages in part] for part in consolidation.slices(entries)]
+    assert slices == [[4, 4], [4], [25], [1, 9], [1]]
+    assert [list(part) for part in consolidation.slices([])] == [[]], "a task without turns is completed, too"

@@ -91,7 +91,7 @@ def used(world: World) -> list[tuple[int, int, int]]:
 
 
 def metric(world: World, name: str, **labels: str) -> float | None:
-    return world.service.metrics.registry.get_sample_value(f"threefold_{name}_total", labels)
+    return world.service.metrics.work_registry.get_sample_value(f"threefold_{name}_total", labels)
 
 
 async def test_call_costs_what_the_endpoint_reports(world: World, openai_server: OpenAIServer, work: Work) -> None:

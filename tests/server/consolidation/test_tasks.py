@@ -17,6 +17,7 @@ from threefold_server.storage.store import system
 pytestmark = pytest.mark.anyio
 
 CROSS_OWNER = {
+    "can_claim",
     "add_reads",
     "all_owners",
     "claim_due",

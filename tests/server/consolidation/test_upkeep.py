@@ -69,7 +69,7 @@ async def test_ids_of_erased_turns_are_deleted_after_their_time(world: World) ->
 
 async def test_open_tasks_are_counted_by_kind_and_state(world: World) -> None:
     def gauge(kind: str, state: str) -> float | None:
-        return world.service.metrics.registry.get_sample_value("threefold_tasks", {"kind": kind, "state": state})
+        return world.service.metrics.work_registry.get_sample_value("threefold_tasks", {"kind": kind, "state": state})
 
     async def fail() -> None:
         raise ModelRefused("no") if "refuse" in world.embedder.calls[-1][0] else ModelError("later")

@@ -21,6 +21,7 @@ from threefold.errors import Unavailable
 from threefold_server.consolidation import worker
 from threefold_server.consolidation.fold import fold_session
 from threefold_server.consolidation.index import embed_passages, index_words
+from threefold_server.consolidation.process import run_background
 from threefold_server.consolidation.rebuild import retry_parked
 from threefold_server.consolidation.worker import Worker, retry_delay, run_until_idle, run_workers
 from threefold_server.models.ports import ModelError, ModelRefused
@@ -435,17 +436,17 @@ async def test_task_that_becomes_due_during_the_last_look_is_done(
 ) -> None:
     idle, database = Worker(world.service), world.service.database
     world.service.wake = idle.wake
-    write = database.write
+    read = database.read
 
     async def write_after_the_look(*args: Any, **options: Any) -> Any:
-        found = await write(*args, **options)
+        found = await read(*args, **options)
         if args[0] == "system":
             monkeypatch.undo()
             await world.write("s1", "First.")
             world.service.wake()
         return found
 
-    monkeypatch.setattr(database, "write", write_after_the_look)
+    monkeypatch.setattr(database, "read", write_after_the_look)
     await idle.run_until_idle()
     assert world.with_vector() == [1]
 
@@ -475,7 +476,7 @@ async def test_process_without_consolidation_claims_nothing(make_world: Callable
     world = make_world(consolidate=False)
     await world.save("The boat is blue.")
     [fact] = world.rows(facts)
-    async with run_workers(world.service):
+    async with run_background(world.service):
         world.service.reads[fact.owner, fact.fact] += 1
         await world.write("s1", "First.")
     assert world.rows(facts)[0].access_count == 1

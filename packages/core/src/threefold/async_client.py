@@ -604,7 +604,8 @@ class AsyncMemoryClient(Endpoint):
         """Return whether the service reaches its database.
 
         Returns:
-            The health. Its status is `ok` or, for an answer of 503, `unavailable`.
+            The health. Its status is `ok`, `degraded` (it answers, but its process of background work is down) or,
+            for an answer of 503, `unavailable`.
 
         Raises:
             Unreachable: Nothing answered.

@@ -11,7 +11,7 @@ import anyio
 from fastapi import FastAPI
 
 from threefold_server.clock import now_micros
-from threefold_server.consolidation.worker import run_workers
+from threefold_server.consolidation.process import run_background
 from threefold_server.http import admin, errors, probes, routes
 from threefold_server.http.bodies import Bodies
 from threefold_server.http.identity import build_identity
@@ -47,7 +47,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
-        async with open_service(settings, metrics) as service, run_workers(service):
+        async with open_service(settings, metrics) as service, run_background(service):
             app.state.service = service
             app.state.identity = build_identity(service)
             app.state.bodies = Bodies()

@@ -44,6 +44,16 @@ class Refusal(NamedTuple):
 
 
 @dataclass
+class Background:
+    """What a service knows of the process that does its background work."""
+
+    problem: str | None = None
+    """Why there is no such process; None while it starts for the first time and while it works."""
+    metrics: bytes = b""
+    """Its metrics in the Prometheus text format, as it sent them last."""
+
+
+@dataclass
 class Service:
     """The resources of one running service, opened by `app.open_service`."""
 
@@ -59,6 +69,8 @@ class Service:
     ticks: Callable[[], int] = ticks
     wake: Callable[[], None] = _no_workers
     """Tells the workers of this process that a task is due."""
+    background: Background | None = None
+    """The process that does the background work; None if this process does it, or nobody."""
     reads: Counter[tuple[UUID, UUID]] = field(default_factory=Counter[tuple[UUID, UUID]])
     """(owner, fact) -> recalls not yet stored. They are stored later, so that counting does not slow a read."""
     key_uses: dict[str, int] = field(default_factory=dict[str, int])

@@ -7,10 +7,10 @@ import re
 from functools import cached_property
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import quote, urlsplit
 
-from pydantic import Field, SecretStr, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from threefold.contract import CallerLevel
@@ -27,6 +27,13 @@ DATABASE_THREADS = 4
 """Two cores and 2: on two cores, more threads only competed for the interpreter lock."""
 BACKGROUND_THREADS = 2
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+
+
+Consolidate = Literal["process", "thread", "off"]
+
+
+def _off_if_false(value: object) -> object:
+    return "off" if value is False else value
 
 
 class Settings(BaseSettings):
@@ -179,7 +186,11 @@ class Settings(BaseSettings):
     background_threads: int = Field(
         default=BACKGROUND_THREADS, ge=1, description="Database threads of background work, each with a connection."
     )
-    consolidate: bool = Field(default=True, description="Do background work in the processes of `serve`.")
+    consolidate: Annotated[Consolidate | None, BeforeValidator(_off_if_false)] = Field(
+        default=None,
+        description="Where background work runs: process (one that each process of `serve` starts), thread (in the "
+        "serving process) or off; unset: process in `serve`, thread in a program that embeds the service.",
+    )
     consolidators: int = Field(
         default=2, ge=1, description="Sessions that background work handles at once, per process and kind of work."
     )
@@ -340,11 +351,22 @@ def _is_safe_url(url: str) -> bool:
 
 def export_environment(settings: Settings) -> None:
     """Set environment variables to the settings, for worker processes that read them."""
-    for name in settings.model_fields_set:
-        value = getattr(settings, name)
-        if value is not None:
-            text = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-            os.environ[PREFIX + name.upper()] = text
+    os.environ.update(_variables(settings))
+
+
+def environment_of(settings: Settings) -> dict[str, str]:
+    """Return the environment of a process that is to have exactly these settings."""
+    names = {PREFIX + name.upper() for name in Settings.model_fields}
+    return {name: value for name, value in os.environ.items() if name not in names} | _variables(settings)
+
+
+def _variables(settings: Settings) -> dict[str, str]:
+    values = {name: getattr(settings, name) for name in settings.model_fields_set}
+    return {
+        PREFIX + name.upper(): value.get_secret_value() if isinstance(value, SecretStr) else str(value)
+        for name, value in values.items()
+        if value is not None
+    }
 
 
 def sqlite_url(directory: Path) -> str:

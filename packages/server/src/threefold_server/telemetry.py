@@ -26,10 +26,14 @@ _INSTRUMENTED = "_is_instrumented_by_opentelemetry"
 
 
 class Metrics:
-    """The metrics of one service, in their own registry so that two services can share a process."""
+    """The metrics of one service, in their own registries so that two services can share a process.
+
+    Those of background work have a registry of their own: they may come from another process.
+    """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.work_registry = CollectorRegistry()
         self.requests = Counter(
             "threefold_requests", "Requests answered.", ["operation", "status"], registry=self.registry
         )
@@ -44,36 +48,48 @@ class Metrics:
             "threefold_degraded", "Recalls that answered without a tier.", ["tier"], registry=self.registry
         )
         self.tasks = Gauge(
-            "threefold_tasks", "Background tasks by kind and state.", ["kind", "state"], registry=self.registry
+            "threefold_tasks", "Background tasks by kind and state.", ["kind", "state"], registry=self.work_registry
         )
         self.task_failures = Counter(
             "threefold_task_failures",
             "Background attempts that failed.",
             ["kind", "permanent"],
+            registry=self.work_registry,
+        )
+        self.consolidation_up = Gauge(
+            "threefold_consolidation_up", "1 while background work runs here, else 0.", registry=self.registry
+        )
+        self.consolidation_restarts = Counter(
+            "threefold_consolidation_restarts",
+            "Times the process of background work was started again.",
             registry=self.registry,
         )
         self.jwks_failures = Counter(
             "threefold_jwks_failures", "Times the issuer's keys could not be read.", registry=self.registry
         )
         self.model_calls = Counter(
-            "threefold_model_calls", "Model calls of background work.", ["outcome"], registry=self.registry
+            "threefold_model_calls", "Model calls of background work.", ["outcome"], registry=self.work_registry
         )
         self.model_tokens = Counter(
             "threefold_model_tokens",
             "Tokens of the model calls of background work, sent and received.",
-            registry=self.registry,
+            registry=self.work_registry,
         )
         self.facts = Counter(
-            "threefold_facts", "Facts extracted from turns, by outcome.", ["outcome"], registry=self.registry
+            "threefold_facts", "Facts extracted from turns, by outcome.", ["outcome"], registry=self.work_registry
         )
         self.erasures = Counter(
             "threefold_erasures", "Forget requests carried out.", ["selector"], registry=self.registry
         )
         self.erased_rows = Counter("threefold_erased_rows", "Rows erased.", ["tier"], registry=self.registry)
 
-    def render(self) -> bytes:
-        """Return the metrics in the Prometheus text format."""
-        return generate_latest(self.registry)
+    def render(self, work: bytes | None = None) -> bytes:
+        """Return the metrics in the Prometheus text format; `work` are those of background work in another process."""
+        return generate_latest(self.registry) + (self.render_work() if work is None else work)
+
+    def render_work(self) -> bytes:
+        """Return the metrics of the background work of this process in the Prometheus text format."""
+        return generate_latest(self.work_registry)
 
 
 class JsonFormatter(logging.Formatter):

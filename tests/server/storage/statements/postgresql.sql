@@ -47,6 +47,15 @@ FROM fact_sources JOIN sessions ON fact_sources.owner = sessions.owner AND fact_
 WHERE (fact_sources.owner, fact_sources.fact) IN (SELECT anon_1.value_0, anon_1.value_1 
 FROM unnest(%(value_0)s::UUID[], %(value_1)s::UUID[]) AS anon_1(value_0, value_1)) ORDER BY fact_sources.fact, sessions.session_id, fact_sources.from_seq;
 
+-- storage.memories.index._ADD_PASSAGE
+INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at) VALUES (%(pool)s::UUID, %(source)s::UUID, %(seq)s::INTEGER, %(part)s::SMALLINT, %(owner)s::UUID, %(agent)s::VARCHAR, %(session)s::UUID, %(visibility)s::SMALLINT, %(speaker)s::VARCHAR, %(length)s::INTEGER, %(event_at)s::BIGINT, %(trust)s, %(expires_at)s::BIGINT);
+
+-- storage.memories.index._ADD_POSTING
+INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (%(pool)s::UUID, %(term)s::VARCHAR, %(source)s::UUID, %(seq)s::INTEGER, %(part)s::SMALLINT, %(owner)s::UUID, %(tf)s::SMALLINT);
+
+-- storage.memories.index._SET_VECTOR
+UPDATE passages SET embedder=%(stamp)s::VARCHAR, vector=%(values)s WHERE passages.pool = %(key_pool)s::UUID AND passages.source = %(key_source)s::UUID AND passages.seq = %(key_seq)s::INTEGER AND passages.part = %(key_part)s::SMALLINT;
+
 -- storage.memories.search._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), %(coalesce_2)s::INTEGER) AS coalesce_1 
 FROM passages 
@@ -196,6 +205,27 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subj
 
 -- storage.sessions.tasks._RESCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subject)s::UUID, %(kind)s::VARCHAR, %(due_at)s::BIGINT) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > %(attempts_1)s::INTEGER OR tasks.due_at <= %(now)s::BIGINT) THEN tasks.due_at ELSE excluded.due_at END;
+
+-- storage.sessions.tasks._EPOCH
+SELECT owners.erase_epoch 
+FROM owners 
+WHERE owners.owner = %(key_owner)s::UUID FOR SHARE;
+
+-- storage.sessions.tasks._SESSION
+SELECT sessions.owner, sessions.session, sessions.agent, sessions.session_id, sessions.last_seq, sessions.turns, sessions.tokens, sessions.revision, sessions.state, sessions.digested_tokens, sessions.digest_version, sessions.created_at, sessions.updated_at 
+FROM sessions 
+WHERE sessions.owner = %(key_owner)s::UUID AND sessions.session = %(key_subject)s::UUID FOR NO KEY UPDATE;
+
+-- storage.sessions.tasks._LEASE
+SELECT tasks.lease, tasks.upto 
+FROM tasks 
+WHERE tasks.owner = %(key_owner)s::UUID AND tasks.subject = %(key_subject)s::UUID AND tasks.kind = %(key_kind)s::VARCHAR FOR UPDATE;
+
+-- storage.sessions.tasks._ADVANCE
+UPDATE tasks SET upto=%(reached)s::INTEGER, attempts=%(attempts)s::INTEGER, failure=NULL WHERE tasks.owner = %(key_owner)s::UUID AND tasks.subject = %(key_subject)s::UUID AND tasks.kind = %(key_kind)s::VARCHAR AND tasks.lease = %(key_lease)s::UUID;
+
+-- storage.sessions.tasks._COMPLETE
+UPDATE tasks SET due_at=%(next_due)s::BIGINT, lease=NULL, lease_until=NULL, attempts=%(attempts)s::INTEGER, failure=NULL WHERE tasks.owner = %(key_owner)s::UUID AND tasks.subject = %(key_subject)s::UUID AND tasks.kind = %(key_kind)s::VARCHAR AND tasks.lease = %(key_lease)s::UUID;
 
 -- storage.sessions.turns._INSERT
 INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by) VALUES (%(owner)s::UUID, %(session)s::UUID, %(seq)s::INTEGER, %(turn_id)s::VARCHAR, %(role)s::VARCHAR, %(name)s::VARCHAR, %(kind)s::VARCHAR, %(turn_group)s::VARCHAR, %(content)s::VARCHAR, %(payload)s::VARCHAR, %(tokens)s::INTEGER, %(visibility)s::SMALLINT, %(created_at)s::BIGINT, %(utc_offset)s::SMALLINT, %(event_at)s::BIGINT, %(noted_by)s::VARCHAR);

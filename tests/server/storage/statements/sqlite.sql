@@ -43,6 +43,15 @@ SELECT fact_sources.fact, sessions.session_id, fact_sources.from_seq, fact_sourc
 FROM fact_sources JOIN sessions ON fact_sources.owner = sessions.owner AND fact_sources.session = sessions.session 
 WHERE fact_sources.owner = :value_0 AND fact_sources.fact = :value_1 ORDER BY fact_sources.fact, sessions.session_id, fact_sources.from_seq;
 
+-- storage.memories.index._ADD_PASSAGE
+INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at) VALUES (:pool, :source, :seq, :part, :owner, :agent, :session, :visibility, :speaker, :length, :event_at, :trust, :expires_at);
+
+-- storage.memories.index._ADD_POSTING
+INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (:pool, :term, :source, :seq, :part, :owner, :tf);
+
+-- storage.memories.index._SET_VECTOR
+UPDATE passages SET embedder=:stamp, vector=:values WHERE passages.pool = :key_pool AND passages.source = :key_source AND passages.seq = :key_seq AND passages.part = :key_part;
+
 -- storage.memories.search._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), :coalesce_2) AS coalesce_1 
 FROM passages 
@@ -192,6 +201,27 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind
 
 -- storage.sessions.tasks._RESCHEDULE
 INSERT INTO tasks (owner, subject, kind, due_at) VALUES (:owner, :subject, :kind, :due_at) ON CONFLICT (owner, subject, kind) DO UPDATE SET due_at = CASE WHEN (tasks.parked IS NOT NULL) THEN NULL WHEN (tasks.attempts > :attempts_1 OR tasks.due_at <= :now) THEN tasks.due_at ELSE excluded.due_at END;
+
+-- storage.sessions.tasks._EPOCH
+SELECT owners.erase_epoch 
+FROM owners 
+WHERE owners.owner = :key_owner;
+
+-- storage.sessions.tasks._SESSION
+SELECT sessions.owner, sessions.session, sessions.agent, sessions.session_id, sessions.last_seq, sessions.turns, sessions.tokens, sessions.revision, sessions.state, sessions.digested_tokens, sessions.digest_version, sessions.created_at, sessions.updated_at 
+FROM sessions 
+WHERE sessions.owner = :key_owner AND sessions.session = :key_subject;
+
+-- storage.sessions.tasks._LEASE
+SELECT tasks.lease, tasks.upto 
+FROM tasks 
+WHERE tasks.owner = :key_owner AND tasks.subject = :key_subject AND tasks.kind = :key_kind;
+
+-- storage.sessions.tasks._ADVANCE
+UPDATE tasks SET upto=:reached, attempts=:attempts, failure=NULL WHERE tasks.owner = :key_owner AND tasks.subject = :key_subject AND tasks.kind = :key_kind AND tasks.lease = :key_lease;
+
+-- storage.sessions.tasks._COMPLETE
+UPDATE tasks SET due_at=:next_due, lease=NULL, lease_until=NULL, attempts=:attempts, failure=NULL WHERE tasks.owner = :key_owner AND tasks.subject = :key_subject AND tasks.kind = :key_kind AND tasks.lease = :key_lease;
 
 -- storage.sessions.turns._INSERT
 INSERT INTO turns (owner, session, seq, turn_id, role, name, kind, turn_group, content, payload, tokens, visibility, created_at, utc_offset, event_at, noted_by) VALUES (:owner, :session, :seq, :turn_id, :role, :name, :kind, :turn_group, :content, :payload, :tokens, :visibility, :created_at, :utc_offset, :event_at, :noted_by);

@@ -35,7 +35,10 @@ class WhoAmI(Response):
 
 
 class Health(Response):
-    """`/healthz`: the process is alive. `/readyz`: it can reach its database."""
+    """`/healthz`: the process is alive. `/readyz`: it can reach its database.
 
-    status: Literal["ok", "unavailable"]
+    `degraded`: it answers, but its process of background work is down.
+    """
+
+    status: Literal["ok", "degraded", "unavailable"]
     detail: str | None = None

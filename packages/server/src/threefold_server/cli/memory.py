@@ -196,7 +196,7 @@ def forget(
     "threefold status",
     "threefold status s1 --json",
     show=views.status,
-    ok=lambda answer: answer.health.status == "ok",
+    ok=lambda answer: answer.health.status != "unavailable",
 )
 def status(
     memory: MemoryClient,

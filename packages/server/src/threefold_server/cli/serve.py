@@ -13,6 +13,7 @@ from uvicorn.supervisors import Multiprocess
 
 from threefold_server.cli.output import Failed, UsageError, say
 from threefold_server.cli.store import ALL, explained, store_verb, with_service
+from threefold_server.consolidation.process import work_for_service
 from threefold_server.consolidation.worker import run_workers
 from threefold_server.http.connections import ServerConfig
 from threefold_server.service import Service
@@ -59,17 +60,22 @@ def serve(
     # Reports a store that cannot be opened in one line. uvicorn would print a traceback.
     with_service(settings, _nothing)
     with _listen(settings.host, settings.port) as listener:
-        export_environment(settings)
+        export_environment(settings.model_copy(update={"consolidate": settings.consolidate or "process"}))
         _run(settings, listener, workers)
 
 
 @store_verb(app, "threefold worker --database-url postgresql://threefold_app@db/threefold", flags=ALL)
-def worker(settings: Settings) -> None:
-    """Run the background work of a store. Use it if the services run with --no-consolidate."""
+def worker(
+    settings: Settings,
+    supervised: Annotated[
+        bool, typer.Option("--supervised", hidden=True, help="Work for the service that started this process.")
+    ] = False,
+) -> None:
+    """Run the background work of a store. Use it if the services run with --consolidate off."""
     configure_logging(settings.log_level)
     if settings.otel:
         configure_tracing()
-    with_service(settings.model_copy(update={"consolidate": True}), _work_until_signal)
+    with_service(settings, work_for_service if supervised else _work_until_signal)
 
 
 async def _nothing(_: Service) -> None:

@@ -199,11 +199,15 @@ def session_status(answer: SessionStatus) -> RenderableType:
     )
 
 
+def _health(health: Health) -> str:
+    return health.status if health.detail is None else f"{health.status}: {health.detail}"
+
+
 def status(answer: Status) -> RenderableType:
     """Return health, identity and settings of the service, and the progress on the session."""
     identity, policy = answer.identity, answer.identity.store
     rows = [
-        ("service", f"{answer.url}, version {identity.version}, {answer.health.status}"),
+        ("service", f"{answer.url}, version {identity.version}, {_health(answer.health)}"),
         ("caller", f"user {identity.user or '(self)'}, agent {identity.agent}, mode {identity.mode}"),
         (
             "reads",

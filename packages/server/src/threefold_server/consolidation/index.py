@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from uuid import UUID
 
@@ -20,7 +20,10 @@ from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.item_fields import stored_passages
 from threefold_server.text.redaction import Redact
 
-WORDS_AT_ONCE = 50  # turns per transaction: about 20 ms on SQLite, where every writer waits for it
+WORDS_AT_ONCE = 50  # turns per read
+TERMS_PER_COMMIT = 200
+"""Postings per transaction, of one turn at least: about 1 ms on SQLite, where every writer waits for it."""
+
 VECTORS_AT_ONCE = 32  # passages per call of the embedder
 GATHER_SECONDS = 0.2  # waiting for more turns of a busy session: indexed one by one, each took 6 ms and two commits
 
@@ -37,8 +40,9 @@ async def index_words(service: Service, claim: Claim) -> None:
         )
         turns, more = await service.database.read(claim.owner, read, background=True)
         entries = await anyio.to_thread.run_sync(_entries, turns, service.redact)
-        store = partial(_store_words, claim=claim, entries=entries, now=service.clock())
-        claim, done = await service.database.write(claim.owner, store, background=True)
+        for part in slices(entries):
+            store = partial(_store_words, claim=claim, entries=part, now=service.clock())
+            claim, done = await service.database.write(claim.owner, store, background=True)
         if not done and not more:
             await anyio.sleep(GATHER_SECONDS)
 
@@ -66,6 +70,18 @@ async def embed_passages(service: Service, claim: Claim) -> None:
 
 def _entries(turns: Sequence[AnyRow], redact: Redact) -> Entries:
     return [(turn, turn_passages(turn, redact)) for turn in turns]
+
+
+def slices(entries: Entries) -> Iterator[Entries]:
+    """Yield the turns in slices for one transaction each; without turns, one empty slice."""
+    start = terms = 0
+    for place, (_, found) in enumerate(entries):
+        more = sum(len(passage.tf) for passage in found)
+        if terms and terms + more > TERMS_PER_COMMIT:
+            yield entries[start:place]
+            start, terms = place, 0
+        terms += more
+    yield entries[start:]
 
 
 def _store_words(connection: Connection, claim: Claim, entries: Entries, now: int) -> tuple[Claim, bool]:

@@ -129,9 +129,13 @@ class Worker:
         limit = self._service.settings.consolidators
         slots: dict[TaskKind, int] = {kind: limit - busy[kind] for kind in HANDLERS if busy[kind] < limit}
         now = self._service.clock()
-        claim_due = partial(system.claim_due, wanted=slots, now=now, until=now + LEASE_SECONDS * MICROS)
+        until = now + LEASE_SECONDS * MICROS
+        can_claim = partial(system.can_claim, kinds=list(slots), now=now, until=until)
+        claim_due = partial(system.claim_due, wanted=slots, now=now, until=until)
+        database = self._service.database
         try:
-            claims = await self._service.database.write("system", claim_due, background=True)
+            due = await database.read("system", can_claim, background=True)
+            claims = await database.write("system", claim_due, background=True) if due else []
         except Unavailable as error:
             self._note_outage(error)
             return True  # unknown whether a task is due; the caller asks again
@@ -243,24 +247,30 @@ class Worker:
 
 @asynccontextmanager
 async def run_workers(service: Service) -> AsyncGenerator[None]:
-    """Run the background work of a service inside the block. If `consolidate` is off, only store its counters."""
+    """Run the background work of a service in this process inside the block, and store its counters."""
     worker = Worker(service)
+    async with flushing(service), anyio.create_task_group() as upkeep:
+        upkeep.start_soon(every, FLUSH_SECONDS, service, chain_audit)
+        upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
+        upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
+        upkeep.start_soon(every, RETIRE_SECONDS, service, retire_threads)
+        async with anyio.create_task_group() as work:
+            service.wake = worker.wake
+            work.start_soon(worker.run)
+            yield
+            worker.stop()
+        upkeep.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def flushing(service: Service) -> AsyncGenerator[None]:
+    """Store what this process has counted, again and again inside the block and at its end."""
     try:
-        async with anyio.create_task_group() as upkeep:
+        async with anyio.create_task_group() as group:
             for flush, seconds in FLUSHES.items():
-                upkeep.start_soon(every, seconds, service, flush)
-            if service.settings.consolidate:
-                upkeep.start_soon(every, FLUSH_SECONDS, service, chain_audit)
-                upkeep.start_soon(every, SWEEP_SECONDS, service, sweep)
-                upkeep.start_soon(every, RETIRE_SECONDS, service, retire_turns)
-                upkeep.start_soon(every, RETIRE_SECONDS, service, retire_threads)
-            async with anyio.create_task_group() as work:
-                if service.settings.consolidate:
-                    service.wake = worker.wake
-                    work.start_soon(worker.run)
-                yield
-                worker.stop()
-            upkeep.cancel_scope.cancel()
+                group.start_soon(every, seconds, service, flush)
+            yield
+            group.cancel_scope.cancel()
     finally:
         with anyio.move_on_after(GRACE_SECONDS, shield=True), suppress(Unavailable):
             for flush in FLUSHES:

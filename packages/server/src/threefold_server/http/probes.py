@@ -27,7 +27,10 @@ async def healthz() -> Health:
 
 @router.get(paths.READY, responses={503: {"model": Health}})
 async def readyz(service: ServiceDep, response: Response) -> Health:
-    """Tell whether the database answers and has the right schema. Models are not asked: memory works without them."""
+    """Tell whether the database answers and has the right schema. Models are not asked: memory works without them.
+
+    Without its process of background work the service is degraded: it answers, and finds new turns by their words.
+    """
     try:
         with anyio.fail_after(READY_SECONDS):
             await service.database.probe("system", check_current, READY_SECONDS)
@@ -37,10 +40,13 @@ async def readyz(service: ServiceDep, response: Response) -> Health:
     except Unavailable as error:
         response.status_code = 503
         return Health(status="unavailable", detail=error.message)
+    if service.background is not None and service.background.problem is not None:
+        return Health(status="degraded", detail=service.background.problem)
     return Health(status="ok")
 
 
 @router.get(METRICS, response_class=Response)
 async def metrics(service: ServiceDep) -> Response:
     """Return the metrics in the Prometheus text format."""
-    return Response(service.metrics.render(), media_type="text/plain; version=0.0.4; charset=utf-8")
+    work = None if service.background is None else service.background.metrics
+    return Response(service.metrics.render(work), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -65,7 +65,7 @@ def _late(connection: Connection, now: int) -> Finding:
     if since is None or now - since < LATE_SECONDS * MICROS:
         return Finding("background work", "up to date")
     detail = f"due since {from_micros(since).isoformat(timespec='seconds')}, and no worker does it"
-    return Finding("background work", detail, "run: threefold worker, or threefold serve without --no-consolidate")
+    return Finding("background work", detail, "run: threefold worker, or threefold serve without --consolidate off")
 
 
 def _vectors(connection: Connection, embedder: str) -> Finding:

@@ -28,6 +28,7 @@ from threefold_server.storage.engine.deadline import LONG_SECONDS, SNAPSHOT_SECO
 from threefold_server.storage.engine.group_commit import GroupCommit
 from threefold_server.storage.engine.prepared import Pending, Prepared
 from threefold_server.storage.engine.races import run_again
+from threefold_server.storage.engine.write_lock import begin_immediate
 
 if TYPE_CHECKING:
     from threefold_server.storage.engine.liveness import Liveness
@@ -100,7 +101,7 @@ class Database:
         else:
             connections = 2 * threads + background_threads + PROBES
             self._reader, self._liveness = _postgres_engine(self.url, connections, pooled=_pooled(url))
-        self._writer = _sqlite_engine(self.url, 1, begin="BEGIN IMMEDIATE") if self.is_sqlite else self._reader
+        self._writer = _sqlite_engine(self.url, 1, writes=True) if self.is_sqlite else self._reader
         self._pipeliner = self._reader.execution_options(isolation_level="AUTOCOMMIT")
         self._group = GroupCommit(self._writer, self._errors_translated) if self.is_sqlite else None
         self._readers, self._writers = Lane(threads, share=threads - 1), Lane(threads, share=threads - 1)
@@ -161,7 +162,7 @@ class Database:
         """
         seconds = LONG_SECONDS if background else allowed.get()
         if self._group is not None:
-            return await self._group.run(function, seconds)
+            return await self._group.run(function, seconds, background=background)
         run = partial(self._pipelined_sync, writing=True) if pipelined else self.write_sync
         lane = self._background if background else self._writers
         return await lane.run(seconds, partial(run, scope, function), owner=_owner(scope), writing=True)
@@ -357,7 +358,7 @@ def _timeouts(url: URL) -> dict[str, Any]:
     return {name: value for name, value in SILENT_HOST.items() if name not in url.query}
 
 
-def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
+def _sqlite_engine(url: URL, size: int, *, writes: bool = False) -> Engine:
     engine = create_engine(
         url,
         poolclass=QueuePool,
@@ -383,8 +384,13 @@ def _sqlite_engine(url: URL, size: int, *, begin: str = "BEGIN") -> Engine:
     @event.listens_for(engine, "begin")
     def begin_transaction(connection: Connection) -> None:  # pyright: ignore[reportUnusedFunction]
         driver: Any = connection.connection.driver_connection
-        if not driver.in_transaction:  # group_commit sends BEGIN itself
-            driver.execute(begin)
+        if driver.in_transaction:  # group_commit has begun it
+            return
+        if writes:
+            driver.execute("PRAGMA synchronous=FULL")
+            begin_immediate(driver, BUSY_TIMEOUT_MS / 1000)
+        else:
+            driver.execute("BEGIN")
 
     return engine
 

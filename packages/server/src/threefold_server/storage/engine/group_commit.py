@@ -2,34 +2,55 @@
 
 A commit waits for the disk once, however many writes it contains: with 32 clients, 2,600 instead of 1,300 writes a
 second. Transactions and savepoints use the driver, because SQLAlchemy's took as long as the statements of a write.
+
+Writes of requests come before those of background work that are up to `PATIENCE_SECONDS` older. A background write has
+a transaction of its own, so that requests wait for one at most.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import queue
-import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from itertools import count
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
 from sqlalchemy import Connection, Engine
 
 from threefold_server.storage.engine.deadline import SLACK_SECONDS, not_in_time
+from threefold_server.storage.engine.write_lock import begin_immediate, is_busy
 
 T = TypeVar("T")
 
 WRITES_PER_COMMIT = 64
-BUSY_TIMEOUT_MS = 3_000  # wait for a lock that another process holds; a client waits 5 s for a write
+BUSY_SECONDS = 3.0  # wait for a lock that another process holds; a client waits 5 s for a write
 CLOSE_SECONDS = 10.0
+PATIENCE_SECONDS = 0.05
 
 
 class _Write(NamedTuple):
+    """A waiting write. They are taken in the order of their fields."""
+
+    turn: float
+    """When it was handed over, and later for background work."""
+    number: int
+    """Tells apart those of one moment."""
     function: Callable[[Connection], Any]
     outcome: Future[Any]
+    background: bool
+
+
+def _nothing(_: Connection) -> None:
+    """Write nothing."""
+
+
+_CLOSE = _Write(math.inf, 0, _nothing, Future(), background=False)
 
 
 class GroupCommit:
@@ -38,10 +59,11 @@ class GroupCommit:
     def __init__(self, engine: Engine, translate: Callable[[], AbstractContextManager[Any]]) -> None:
         self._engine = engine
         self._translate = translate
-        self._waiting: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._waiting: queue.PriorityQueue[_Write] = queue.PriorityQueue()
+        self._numbers = count()
         self._thread: threading.Thread | None = None
 
-    async def run(self, function: Callable[[Connection], T], seconds: float) -> T:
+    async def run(self, function: Callable[[Connection], T], seconds: float, *, background: bool = False) -> T:
         """Run a write and return its result once it is committed.
 
         A write that has begun is not rolled back if its caller is cancelled.
@@ -53,7 +75,8 @@ class GroupCommit:
             self._thread = threading.Thread(target=self._work, name="threefold-writer", daemon=True)
             self._thread.start()
         outcome: Future[T] = Future()
-        self._waiting.put(_Write(function, outcome))
+        turn = time.monotonic() + (PATIENCE_SECONDS if background else 0.0)
+        self._waiting.put(_Write(turn, next(self._numbers), function, outcome, background))
         with anyio.move_on_after(seconds + SLACK_SECONDS):
             return await asyncio.wrap_future(outcome)
         raise not_in_time(unknown=not outcome.cancel())
@@ -61,24 +84,22 @@ class GroupCommit:
     def close(self) -> None:
         """Finish waiting writes and end the thread; return after 10 seconds even if the disk hangs."""
         if self._thread is not None:
-            self._waiting.put(None)
+            self._waiting.put(_CLOSE)
             self._thread.join(CLOSE_SECONDS)
             self._thread = None
 
     def _work(self) -> None:
-        while (first := self._waiting.get()) is not None:
+        while (first := self._waiting.get()) is not _CLOSE:
             batch = [first]
-            more = True
-            while more and len(batch) < WRITES_PER_COMMIT:
+            while not first.background and len(batch) < WRITES_PER_COMMIT:
                 try:
                     following = self._waiting.get_nowait()
                 except queue.Empty:
                     break
-                if following is None:
-                    self._waiting.put(None)  # close comes after this batch
-                    more = False
-                else:
-                    batch.append(following)
+                if following is _CLOSE or following.background:
+                    self._waiting.put(following)
+                    break
+                batch.append(following)
             self._commit([write for write in batch if write.outcome.set_running_or_notify_cancel()])
 
     def _commit(self, batch: list[_Write]) -> None:
@@ -97,8 +118,8 @@ class GroupCommit:
         found: list[_Write] = []
         for _ in range(self._waiting.qsize()):
             write = self._waiting.get()
-            if write is None:
-                self._waiting.put(None)
+            if write is _CLOSE:
+                self._waiting.put(_CLOSE)
             elif write.outcome.set_running_or_notify_cancel():
                 found.append(write)
         return found
@@ -107,8 +128,10 @@ class GroupCommit:
         """Run the writes, commit them, and return the replies to their callers. A single write needs no savepoint."""
         driver: Any = connection.connection.driver_connection
         attempt = _run if len(batch) == 1 else self._attempt
-        driver.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
-        driver.execute("BEGIN IMMEDIATE")
+        background = all(write.background for write in batch)
+        # Background work is repeated if a power failure undoes it, so it does not hold the lock until the disk answers.
+        driver.execute(f"PRAGMA synchronous={'NORMAL' if background else 'FULL'}")
+        begin_immediate(driver, BUSY_SECONDS, background=background)
         try:
             replies = [attempt(connection, write) for write in batch]
             driver.execute("COMMIT")
@@ -145,5 +168,4 @@ def _failure(write: _Write, error: BaseException) -> Callable[[], None]:
 
 def _is_locked(error: BaseException) -> bool:
     """Return whether another process held its lock for longer than the busy timeout."""
-    causes = (error, error.__cause__, getattr(error.__cause__, "orig", None))
-    return any(getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY for cause in causes)
+    return any(map(is_busy, (error, error.__cause__, getattr(error.__cause__, "orig", None))))

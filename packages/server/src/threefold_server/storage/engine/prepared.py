@@ -85,6 +85,11 @@ class Prepared:
         for row in rows:
             self.run(connection, **row)
 
+    def run_batch(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Run the statement once per row by `executemany`. Not for pipelines: it waits for all earlier statements."""
+        compiled = self._for(connection.dialect)
+        _driver(connection).cursor().executemany(compiled.sql, [compiled.parameters(row) for row in rows])
+
     def sql(self, dialect: Dialect) -> str:
         """Return the SQL that is passed to the driver."""
         return self._for(dialect).sql

@@ -23,7 +23,6 @@ from threefold_server.storage.engine.statements import insert_for
 from threefold_server.storage.engine.tables import owners, passages, sessions, tasks
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.sessions import digests
-from threefold_server.storage.sessions.sessions import own_session
 
 TaskKind = Literal["index", "embed", "fold", "extract"]
 """`index` adds words to the search index, `embed` computes vectors (apart, as it may wait for a model), `fold` makes
@@ -114,26 +113,23 @@ def confirm_lease(connection: Connection, claim: Claim) -> AnyRow | None:
     Raises:
         LeaseLost: Another worker claimed the task, or a forget ran since the claim.
     """
-    epoch = select(owners.c.erase_epoch).where(owners.c.owner == claim.owner).with_for_update(read=True)
-    if connection.execute(epoch).scalar_one_or_none() != claim.erase_epoch:
+    if _EPOCH.all(connection, key_owner=claim.owner) != [(claim.erase_epoch,)]:
         raise LeaseLost("a forget ran since the claim")
-    session = select(sessions).where(own_session(claim.owner, claim.subject)).with_for_update(key_share=True)
-    found = connection.execute(session).one_or_none()
-    task = select(tasks.c.lease, tasks.c.upto).where(_own(claim)).with_for_update()
-    if connection.execute(task).one_or_none() != (claim.lease, claim.upto):
+    found = _SESSION.all(connection, key_owner=claim.owner, key_subject=claim.subject)
+    if _LEASE.all(connection, **_key(claim)) != [(claim.lease, claim.upto)]:
         raise LeaseLost("another worker claimed the task")
-    return found
+    return found[0] if found else None
 
 
 def advance(connection: Connection, claim: Claim, upto: int) -> Claim:
     """Move the watermark of the task and reset its failed attempts."""
-    _update(connection, claim, upto=upto, attempts=0, failure=None)
+    _ADVANCE.run(connection, **_key(claim), key_lease=claim.lease, reached=upto)
     return replace(claim, upto=upto)
 
 
 def complete(connection: Connection, claim: Claim, due_at: int | None = None) -> None:
     """Complete the task: it is not due, or due at `due_at` if more work has come meanwhile."""
-    _update(connection, claim, due_at=due_at, lease=None, lease_until=None, attempts=0, failure=None)
+    _COMPLETE.run(connection, **_key(claim), key_lease=claim.lease, next_due=due_at)
 
 
 def failed_attempts(connection: Connection, claim: Claim) -> int:
@@ -214,6 +210,10 @@ def _leased(claim: Claim) -> ColumnElement[bool]:
     return and_(_own(claim), tasks.c.lease == claim.lease)
 
 
+def _key(claim: Claim) -> dict[str, Any]:
+    return {"key_owner": claim.owner, "key_subject": claim.subject, "key_kind": claim.kind}
+
+
 def _update(connection: Connection, claim: Claim, **values: Any) -> bool:
     """Change the task if this worker has its lease; return whether it has."""
     return connection.execute(update(tasks).where(_leased(claim)).values(**values)).rowcount == 1
@@ -234,3 +234,19 @@ def _insert(dialect: str) -> Any:
 
 _SCHEDULE = Prepared(_schedule)
 _RESCHEDULE = Prepared(_reschedule)
+
+_KEY = [tasks.c[name] == bindparam(f"key_{name}") for name in ("owner", "subject", "kind")]
+_WITH_LEASE = update(tasks).where(*_KEY, tasks.c.lease == bindparam("key_lease"))
+_EPOCH = Prepared(
+    select(owners.c.erase_epoch).where(owners.c.owner == bindparam("key_owner")).with_for_update(read=True)
+)
+_SESSION = Prepared(
+    select(sessions)
+    .where(sessions.c.owner == bindparam("key_owner"), sessions.c.session == bindparam("key_subject"))
+    .with_for_update(key_share=True)
+)
+_LEASE = Prepared(select(tasks.c.lease, tasks.c.upto).where(*_KEY).with_for_update())
+_ADVANCE = Prepared(_WITH_LEASE.values(upto=bindparam("reached"), attempts=0, failure=null()))
+_COMPLETE = Prepared(
+    _WITH_LEASE.values(due_at=bindparam("next_due"), lease=null(), lease_until=null(), attempts=0, failure=null())
+)

@@ -96,6 +96,12 @@ def claim_due(connection: Connection, wanted: Mapping[TaskKind, int], now: int, 
     return claims
 
 
+def can_claim(connection: Connection, kinds: Sequence[TaskKind], now: int, until: int) -> bool:
+    """Return whether `claim_due` would claim a task. It only reads, so that no writer waits for it."""
+    statement = select(literal(1)).where(tasks.c.kind.in_(kinds), tasks.c.due_at <= now, _free(now, until))
+    return connection.execute(statement.limit(1)).first() is not None
+
+
 def due_tasks(connection: Connection, kinds: Sequence[TaskKind], now: int) -> int:
     """Return the number of tasks that are due or running."""
     statement = select(func.count()).where(tasks.c.kind.in_(kinds), tasks.c.due_at <= now)
