@@ -125,7 +125,7 @@ async def test_versions_form_a_chain_and_old_ones_stay(world: World) -> None:
         await world.settle()
         assert [tuple(row) for row in world.rows(digests)[: len(seen)]] == seen
         seen = [tuple(row) for row in world.rows(digests)]
-    versions = (await list_digests(world.service, world.caller, "s1")).digests
+    versions = (await list_digests(world.service, world.caller, "s1", None, 50)).digests
     assert [(digest.version, digest.parent, digest.from_seq) for digest in versions] == [
         (3, 2, 1),
         (2, 1, 1),
