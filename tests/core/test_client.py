@@ -26,7 +26,7 @@ from threefold.errors import (
     Unreachable,
     WaitTimeout,
 )
-from threefold.exchange import ATTEMPTS
+from threefold.retries import ATTEMPTS
 
 TURNS = [{"role": "user", "content": "SECRET"}]
 WRITE = calls.write("s", TURNS)

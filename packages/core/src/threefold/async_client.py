@@ -48,7 +48,7 @@ from threefold.contract import (
 )
 from threefold.endpoint import Endpoint
 from threefold.errors import ThreefoldError
-from threefold.exchange import Exchange, Outcome, Reply, is_settled, with_next_step
+from threefold.retries import Outcome, Reply, Retries, is_settled, with_next_step
 from threefold.threads import AsyncThreads
 
 
@@ -143,19 +143,19 @@ class AsyncMemoryClient(Endpoint):
             ServiceError: The service refused the call or failed; the subclass says why.
             Unreachable: No usable answer came within the deadline.
         """
-        exchange = self._exchange(call)
+        retries = self._retries(call)
         while True:
-            outcome = await self._attempt(call, exchange)
-            pause = exchange.pause(outcome)
+            outcome = await self._attempt(call, retries)
+            pause = retries.pause(outcome)
             if pause is None:
-                return exchange.result(outcome)
+                return retries.result(outcome)
             await self._sleep(pause)
 
-    async def _attempt(self, call: Call[R], exchange: Exchange[R]) -> Outcome:
+    async def _attempt(self, call: Call[R], retries: Retries[R]) -> Outcome:
         client = await self._connections.open()
-        request = self._request(client, call, exchange.left())
+        request = self._request(client, call, retries.left())
         try:
-            async with asyncio.timeout(exchange.left()):
+            async with asyncio.timeout(retries.left()):
                 response = await client.send(request)
             return Reply.read(response, response.content)
         except httpx.RequestError as error:
@@ -176,18 +176,18 @@ class AsyncMemoryClient(Endpoint):
             ServiceError: The service refused the call.
             Unreachable: The connection failed; lines that were yielded before remain valid.
         """
-        exchange = self._exchange(call)
+        retries = self._retries(call)
         client = await self._connections.open()
         try:
             async with aclosing(
-                await client.send(self._request(client, call, exchange.left()), stream=True)
+                await client.send(self._request(client, call, retries.left()), stream=True)
             ) as response:
                 if not response.is_success:
-                    exchange.result(Reply.read(response, await response.aread()))
+                    retries.result(Reply.read(response, await response.aread()))
                 async for line in response.aiter_lines():
                     yield line
         except httpx.RequestError as error:
-            exchange.result(error)
+            retries.result(error)
 
     async def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         """Append turns to a session, all or none.

@@ -47,7 +47,7 @@ from threefold.contract import (
 )
 from threefold.endpoint import DEFAULT_URL, Endpoint
 from threefold.errors import ThreefoldError
-from threefold.exchange import Exchange, Outcome, Reply, is_settled, with_next_step
+from threefold.retries import Outcome, Reply, Retries, is_settled, with_next_step
 from threefold.threads import Threads
 
 DEFAULT_DEADLINES = Deadlines()
@@ -172,20 +172,20 @@ class MemoryClient(Endpoint):
             ServiceError: The service refused the call or failed; the subclass says why.
             Unreachable: No usable answer came within the deadline.
         """
-        exchange = self._exchange(call)
+        retries = self._retries(call)
         while True:
-            outcome = self._attempt(call, exchange)
-            pause = exchange.pause(outcome)
+            outcome = self._attempt(call, retries)
+            pause = retries.pause(outcome)
             if pause is None:
-                return exchange.result(outcome)
+                return retries.result(outcome)
             self._sleep(pause)
 
-    def _attempt(self, call: Call[R], exchange: Exchange[R]) -> Outcome:
+    def _attempt(self, call: Call[R], retries: Retries[R]) -> Outcome:
         client = self._connections.open()
-        request = self._request(client, call, exchange.left())
+        request = self._request(client, call, retries.left())
         try:
             with closing(client.send(request, stream=True)) as response:
-                return Reply.read(response, b"".join(exchange.in_time(response.iter_bytes())))
+                return Reply.read(response, b"".join(retries.in_time(response.iter_bytes())))
         except httpx.RequestError as error:
             return error
 
@@ -202,15 +202,15 @@ class MemoryClient(Endpoint):
             ServiceError: The service refused the call.
             Unreachable: The connection failed; lines that were yielded before remain valid.
         """
-        exchange = self._exchange(call)
+        retries = self._retries(call)
         client = self._connections.open()
         try:
-            with closing(client.send(self._request(client, call, exchange.left()), stream=True)) as response:
+            with closing(client.send(self._request(client, call, retries.left()), stream=True)) as response:
                 if not response.is_success:
-                    exchange.result(Reply.read(response, response.read()))
+                    retries.result(Reply.read(response, response.read()))
                 yield from response.iter_lines()
         except httpx.RequestError as error:
-            exchange.result(error)
+            retries.result(error)
 
     def write(self, session_id: str, turns: Sequence[TurnLike], **options: Unpack[WriteOptions]) -> WriteResponse:
         """Append turns to a session, all or none.

@@ -14,7 +14,7 @@ import httpx
 from threefold.calls import Call, Deadlines, R
 from threefold.checks import checked_id
 from threefold.contract.paths import AGENT_HEADER, USER_HEADER
-from threefold.exchange import Exchange
+from threefold.retries import Retries
 
 DEFAULT_URL = "http://127.0.0.1:8181"
 
@@ -61,8 +61,8 @@ class Endpoint:
         clone.agent = agent if agent is None else checked_id("agent", agent)
         return clone
 
-    def _exchange(self, call: Call[R]) -> Exchange[R]:
-        return Exchange(call, self.url, call.seconds(self.deadlines), self._clock)
+    def _retries(self, call: Call[R]) -> Retries[R]:
+        return Retries(call, self.url, call.seconds(self.deadlines), self._clock)
 
     def _request(self, client: httpx.Client | httpx.AsyncClient, call: Call[R], left: float) -> httpx.Request:
         return client.build_request(

@@ -56,12 +56,12 @@ INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (%(pool)s
 -- storage.memories.index._SET_VECTOR
 UPDATE passages SET embedder=%(stamp)s::VARCHAR, vector=%(values)s WHERE passages.pool = %(key_pool)s::UUID AND passages.source = %(key_source)s::UUID AND passages.seq = %(key_seq)s::INTEGER AND passages.part = %(key_part)s::SMALLINT;
 
--- storage.memories.search._CORPUS
+-- storage.memories.search_queries._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), %(coalesce_2)s::INTEGER) AS coalesce_1 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID;
 
--- storage.memories.search._LEXICAL[False]
+-- storage.memories.search_queries._LEXICAL[False]
 WITH hits AS MATERIALIZED 
 (SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
 FROM postings 
@@ -70,7 +70,7 @@ WHERE postings.pool = %(pool)s::UUID AND postings.term = ANY (%(terms)s::TEXT[])
 FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT);
 
--- storage.memories.search._LEXICAL[True]
+-- storage.memories.search_queries._LEXICAL[True]
 WITH hits AS MATERIALIZED 
 (SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
 FROM postings 
@@ -79,35 +79,35 @@ WHERE postings.pool = %(pool)s::UUID AND postings.term = ANY (%(terms)s::TEXT[])
 FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT;
 
--- storage.memories.search._NEAREST[False]
+-- storage.memories.search_queries._NEAREST[False]
 SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, %(param_1)s::INTEGER AS anon_2, -(passages.vector <#> %(query)s) AS cosine, false AS anon_3 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder = %(embedder)s::VARCHAR ORDER BY passages.vector <#> %(query)s 
  LIMIT %(param_2)s::INTEGER;
 
--- storage.memories.search._NEAREST[True]
+-- storage.memories.search_queries._NEAREST[True]
 SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, %(param_1)s::INTEGER AS anon_2, -(passages.vector <#> %(query)s) AS cosine, false AS anon_3 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder = %(embedder)s::VARCHAR ORDER BY passages.vector <#> %(query)s 
  LIMIT %(param_2)s::INTEGER;
 
--- storage.memories.search._VECTORS[False]
+-- storage.memories.search_queries._VECTORS[False]
 SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder = %(embedder)s::VARCHAR;
 
--- storage.memories.search._VECTORS[True]
+-- storage.memories.search_queries._VECTORS[True]
 SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.embedder = %(embedder)s::VARCHAR;
 
--- storage.memories.search._UNEMBEDDED[False]
+-- storage.memories.search_queries._UNEMBEDDED[False]
 SELECT count(*) AS count_1 
 FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
 FROM passages 
 WHERE passages.pool = %(pool)s::UUID AND (passages.expires_at IS NULL OR passages.expires_at > %(now)s::BIGINT) AND passages.trust >= %(min_trust)s AND passages.event_at <= %(until)s::BIGINT AND passages.owner = %(owner)s::UUID AND (coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.session = %(session)s::UUID OR coalesce(passages.agent = %(agent)s::VARCHAR, false) AND passages.visibility >= %(agent_floor)s::SMALLINT OR passages.visibility >= %(user_floor)s::SMALLINT) AND passages.embedder IS NULL) AS anon_1;
 
--- storage.memories.search._UNEMBEDDED[True]
+-- storage.memories.search_queries._UNEMBEDDED[True]
 SELECT count(*) AS count_1 
 FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
 FROM passages 

@@ -52,12 +52,12 @@ INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (:pool, :
 -- storage.memories.index._SET_VECTOR
 UPDATE passages SET embedder=:stamp, vector=:values WHERE passages.pool = :key_pool AND passages.source = :key_source AND passages.seq = :key_seq AND passages.part = :key_part;
 
--- storage.memories.search._CORPUS
+-- storage.memories.search_queries._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), :coalesce_2) AS coalesce_1 
 FROM passages 
 WHERE passages.pool = :pool;
 
--- storage.memories.search._LEXICAL[False]
+-- storage.memories.search_queries._LEXICAL[False]
 WITH hits AS MATERIALIZED 
 (SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
 FROM postings 
@@ -67,7 +67,7 @@ FROM json_each(:terms) AS anon_2))
 FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor);
 
--- storage.memories.search._LEXICAL[True]
+-- storage.memories.search_queries._LEXICAL[True]
 WITH hits AS MATERIALIZED 
 (SELECT postings.pool AS pool, postings.term AS term, postings.source AS source, postings.seq AS seq, postings.part AS part, postings.owner AS owner, postings.tf AS tf 
 FROM postings 
@@ -77,35 +77,35 @@ FROM json_each(:terms) AS anon_2))
 FROM hits JOIN passages ON hits.pool = passages.pool AND hits.source = passages.source AND hits.seq = passages.seq AND hits.part = passages.part 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until;
 
--- storage.memories.search._NEAREST[False]
+-- storage.memories.search_queries._NEAREST[False]
 SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, :param_1 AS anon_2, -(passages.vector <#> :query) AS cosine, 0 AS anon_3 
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder = :embedder ORDER BY passages.vector <#> :query
  LIMIT :param_2 OFFSET :param_3;
 
--- storage.memories.search._NEAREST[True]
+-- storage.memories.search_queries._NEAREST[True]
 SELECT passages.source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length, NULL AS anon_1, :param_1 AS anon_2, -(passages.vector <#> :query) AS cosine, 0 AS anon_3 
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder = :embedder ORDER BY passages.vector <#> :query
  LIMIT :param_2 OFFSET :param_3;
 
--- storage.memories.search._VECTORS[False]
+-- storage.memories.search_queries._VECTORS[False]
 SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder = :embedder;
 
--- storage.memories.search._VECTORS[True]
+-- storage.memories.search_queries._VECTORS[True]
 SELECT passages.vector AS vector, passages.source AS source, passages.seq, passages.part, passages.speaker, passages.event_at, passages.length 
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.embedder = :embedder;
 
--- storage.memories.search._UNEMBEDDED[False]
+-- storage.memories.search_queries._UNEMBEDDED[False]
 SELECT count(*) AS count_1 
 FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
 FROM passages 
 WHERE passages.pool = :pool AND (passages.expires_at IS NULL OR passages.expires_at > :now) AND passages.trust >= :min_trust AND passages.event_at <= :until AND passages.owner = :owner AND (coalesce(passages.agent = :agent, 0) = 1 AND passages.session = :session OR coalesce(passages.agent = :agent, 0) = 1 AND passages.visibility >= :agent_floor OR passages.visibility >= :user_floor) AND passages.embedder IS NULL) AS anon_1;
 
--- storage.memories.search._UNEMBEDDED[True]
+-- storage.memories.search_queries._UNEMBEDDED[True]
 SELECT count(*) AS count_1 
 FROM (SELECT DISTINCT passages.source AS source, passages.seq AS seq 
 FROM passages 

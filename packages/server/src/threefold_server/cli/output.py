@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from threefold.errors import InvalidRequest, ServiceError, ThreefoldError, Unauthenticated, Unreachable
-from threefold.exchange import with_next_step
+from threefold.retries import with_next_step
 
 REFUSED = 1
 USAGE = 2

@@ -3,11 +3,12 @@
 done          The handler completed the task in its last transaction.
 model error   The task is retried with growing delays, eight attempts in all, then parked.
 refusal       The task is parked at once: an operator has to fix the cause.
-budget spent  The task is postponed to the next day. This counts as no attempt.
-facts moved   The owner's facts changed during each of ten comparisons: as a model error.
-lease lost    The result is discarded. The worker that has the lease now does the task.
-no database   The task is released once the database answers again. This counts as no attempt.
-bug           As a model error, and the log has its type, file and line.
+budget spent  The task is postponed to the next day. Not counted as an attempt.
+facts moved   The owner's facts changed during each of ten comparisons. Handled like a model error.
+lease lost    Another worker claimed the task, or a forget ran. The result is discarded; after a forget the task is
+              released.
+no database   The task is released once the database answers again. Not counted as an attempt.
+bug           Handled like a model error, and the log has its type, file and line.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ from threefold_server.storage.sessions.tasks import MAX_ATTEMPTS, Claim, LeaseLo
 from threefold_server.storage.store import system
 from threefold_server.telemetry import logger, span
 
-POLL_SECONDS = 0.25  # with GATHER_SECONDS of the index, a new turn has its vector well within a second
+POLL_SECONDS = 0.25  # with `index.GATHER_SECONDS`, a new turn has its vector well within a second
 LEASE_SECONDS = 60
 HEARTBEAT_SECONDS = LEASE_SECONDS / 3
 GRACE_SECONDS = 10
@@ -65,7 +66,7 @@ Progress = Callable[[int, int], None]
 """Called with the number of tasks that are done and the number of those that are left."""
 
 FLUSHES = {flush_reads: FLUSH_SECONDS, flush_refusals: FLUSH_SECONDS, flush_key_uses: SWEEP_SECONDS}
-"""The counters that each process keeps in memory, and the seconds between two writes of them."""
+"""Functions that store the counters of this process, and the seconds between two calls."""
 
 HANDLERS: dict[TaskKind, Handler] = {
     "index": index_words,
@@ -94,7 +95,7 @@ class Worker:
         self._changed.set()
 
     def stop(self) -> None:
-        """Claim no more tasks; `run` returns once the running ones are done."""
+        """Claim no more tasks; `run` returns once the running ones are done, after at most ten seconds."""
         self._stopping = True
         self.wake()
 
@@ -111,19 +112,19 @@ class Worker:
     async def run_until_idle(self, progress: Progress | None = None) -> None:
         """Work until no task is due, except those that other workers have claimed."""
         async with anyio.create_task_group() as group:
-            while await self._is_busy(group):
+            while await self._claim_more(group):
                 if progress is not None:
                     progress(self._done, await self._count_due())
                 await self._wait()
         if progress is not None:
             progress(self._done, await self._count_due())
 
-    async def _is_busy(self, group: TaskGroup) -> bool:
+    async def _claim_more(self, group: TaskGroup) -> bool:
         """Claim due tasks and return True if one runs, or if one that has just ended may have made another due."""
         return await self._claim_due(group) or bool(self._running) or self._changed.is_set()
 
     async def _claim_due(self, group: TaskGroup) -> bool:
-        """Claim and start as many due tasks as there are free slots. Return False if no task is due."""
+        """Claim and start as many due tasks as there are free slots. Return False if no task was claimed."""
         self._changed = anyio.Event()  # replaced before the query, so that a wake during it is not lost
         busy = Counter(claim.kind for claim in self._running)
         limit = self._service.settings.consolidators
@@ -143,7 +144,7 @@ class Worker:
         for claim in claims:
             # Shielded, so that a cancelled worker can finish its tasks in `_drain`.
             self._running[claim] = anyio.CancelScope(shield=True)
-            group.start_soon(self._work, claim)
+            group.start_soon(self._run_task, claim)
         return bool(claims)
 
     async def _wait(self) -> None:
@@ -159,13 +160,13 @@ class Worker:
         count = partial(system.due_tasks, kinds=list(HANDLERS), now=self._service.clock())
         return await self._service.database.read("system", count)
 
-    async def _work(self, claim: Claim) -> None:
-        with self._running[claim] as attempt:
+    async def _run_task(self, claim: Claim) -> None:
+        with self._running[claim] as task_scope:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._extend_lease, claim, group.cancel_scope)
-                await self._attempt(claim)
+                await self._run_handler(claim)
                 group.cancel_scope.cancel()
-        if attempt.cancelled_caught:
+        if task_scope.cancelled_caught:  # `_drain` cancelled the task after ten seconds
             with anyio.move_on_after(1, shield=True):
                 await self._store_outcome(claim, partial(tasks.release, claim=claim))
         del self._running[claim]
@@ -173,7 +174,7 @@ class Worker:
         self.wake()
 
     async def _extend_lease(self, claim: Claim, work: anyio.CancelScope) -> None:
-        """Extend the lease of a running task again and again; cancel `work` if another worker has taken the task."""
+        """Extend the lease of a running task every 20 seconds; cancel `work` if another worker has taken the task."""
         while True:
             await anyio.sleep(HEARTBEAT_SECONDS)
             until = self._service.clock() + LEASE_SECONDS * MICROS
@@ -185,7 +186,7 @@ class Worker:
             if not still_ours:
                 work.cancel()
 
-    async def _attempt(self, claim: Claim) -> None:
+    async def _run_handler(self, claim: Claim) -> None:
         try:
             with paid_by(claim.owner), span(claim.kind):
                 await HANDLERS[claim.kind](self._service, claim)
@@ -214,7 +215,7 @@ class Worker:
             _record_failure,
             claim=claim,
             permanent=permanent,
-            reason=str(clean_text(reason))[:MAX_REASON_CHARS],  # no database stores every character
+            reason=str(clean_text(reason))[:MAX_REASON_CHARS],  # without characters that no database can store
             retry_after=error.retry_after if isinstance(error, ModelError) else None,
             now=self._service.clock(),
         )
@@ -222,7 +223,7 @@ class Worker:
     async def _store_outcome(self, claim: Claim, outcome: Callable[[Connection], None]) -> None:
         """Store an outcome, and try again until the database answers.
 
-        A worker that is stopping tries once only: the lease expires by itself.
+        A worker that is stopping tries only once: the lease expires by itself.
         """
         while True:
             try:

@@ -19,13 +19,13 @@ from threefold_server.clock import to_micros
 from threefold_server.models.ports import ModelError
 from threefold_server.operations.whoami import store_policy
 from threefold_server.rules.access import Principal, ScopeFilter, check_reads_shared, read_scope
-from threefold_server.rules.assemble import assemble, find_gap, sure_window
+from threefold_server.rules.assemble import assemble, find_gap, guaranteed_window
 from threefold_server.rules.statements import plain
 from threefold_server.service import Service
 from threefold_server.storage.engine.database import Connection
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.memories import recall_search as memories
-from threefold_server.storage.memories import search
+from threefold_server.storage.memories import search_queries
+from threefold_server.storage.memories.recall_search import Search
 from threefold_server.storage.sessions import digests, turns
 from threefold_server.telemetry import logger, span
 from threefold_server.text.redaction import Redact
@@ -33,7 +33,7 @@ from threefold_server.text.remembered import hash_of
 from threefold_server.text.tokens import head_and_tail
 
 EMBED_SHARE = 0.6
-"""Part of a tier's deadline for the query's vector; the rest is for the search."""
+"""Share of `tier_deadline` for embedding the query; the search gets the rest."""
 
 ASSEMBLE_INLINE_TOKENS = 8_192  # about 3 ms of counting; more is done in a thread
 
@@ -43,32 +43,33 @@ FIRST_PAGE = 200
 LOOK_BACK = 2_000
 """Newest turns that are searched for a user turn if the page contains none."""
 
-LEAST_CHARS, CHARS_PER_TOKEN = 20_000, 8
-"""Characters of one turn that are read for a window. English has 4.2 per token, so that is more than the budget."""
+MIN_TURN_CHARS, CHARS_PER_TOKEN = 20_000, 8
+"""Of one turn, at least 20,000 characters are read, or 8 per token of the budget. English has 4.2 characters per token,
+so that always fills the budget."""
 
 SPARE = 20
-"""Extra memories that are ranked: some are in the window already, or repeat a better one."""
+"""Memories that are ranked beyond `top_k`, to replace those that `_choose` drops."""
 
 TurnRef = tuple[str, str | None, int]
-"""A turn of the caller's owner: (agent, session id, sequence number)."""
+"""A turn within one owner: (agent, session id, sequence number)."""
 
 
 @dataclass
-class _Tiers:
-    """The limits of one recall and the results of its tiers, which run at the same time."""
+class _Progress:
+    """The limits of one recall, and the results and failures of its reads, which run at the same time."""
 
     budget: int
     top_k: int
     turns: list[Turn] = field(default_factory=list[Turn])
     last_seq: int = 0
-    """Of the newest turn that the window could hold, whether it may be shown or not."""
+    """Sequence number of the newest turn that was read for the window, even if `min_trust` hides it."""
     digest: DigestView | None = None
     found: list[RecalledMemory] = field(default_factory=list[RecalledMemory])
     pending: int = 0
     dropped: list[Dropped] = field(default_factory=list[Dropped])
     degraded: list[str] = field(default_factory=list[str])
-    reads: int = 0
-    failed_reads: int = 0
+    started: int = 0
+    failed: int = 0
 
 
 async def recall(service: Service, principal: Principal, request: RecallRequest) -> RecallResponse:
@@ -77,6 +78,7 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     A tier that fails or is late is named in `degraded`.
 
     Raises:
+        InvalidRequest: The level is `session` and there is no `session_id`.
         Unavailable: No tier answered in time.
         Forbidden: The level is above the caller's ceiling, or the caller may not read shared facts.
     """
@@ -84,7 +86,7 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
     if "shared" in request.include:
         check_reads_shared(principal)
     policy = store_policy(service, principal)
-    tiers = _Tiers(
+    tiers = _Progress(
         budget=policy.token_budget if request.token_budget is None else request.token_budget,
         top_k=policy.top_k if request.top_k is None else request.top_k,
     )
@@ -94,7 +96,7 @@ async def recall(service: Service, principal: Principal, request: RecallRequest)
             group.start_soon(_guard, service, tiers, names, lambda: _session_tiers(service, scope, request, tiers))
         if names := _included(request, "long_term", "shared"):
             group.start_soon(_guard, service, tiers, names, lambda: _long_term(service, scope, request, tiers))
-    if tiers.reads and tiers.failed_reads == tiers.reads:
+    if tiers.started and tiers.failed == tiers.started:
         raise Unavailable("no tier of memory answered in time; try again", {"retry_after": 1})
     answer = partial(_respond, service, principal, request, tiers)
     sizes = [tiers.budget, *(turn.tokens for turn in tiers.turns), sum(len(found.text) for found in tiers.found) // 8]
@@ -110,9 +112,14 @@ def _included(request: RecallRequest, *tiers: Tier) -> list[Tier]:
     return [tier for tier in tiers if tier in request.include]
 
 
-async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: Callable[[], Awaitable[None]]) -> None:
-    """Run the read of some tiers within the deadline. If it fails or is late, mark them as degraded."""
-    tiers.reads += 1
+async def _guard(
+    service: Service, tiers: _Progress, names: Sequence[Tier], work: Callable[[], Awaitable[None]]
+) -> None:
+    """Await `work`, which reads the tiers `names`, for at most `tier_deadline` seconds.
+
+    If it fails or is late, mark them as degraded.
+    """
+    tiers.started += 1
     reason = "deadline"
     with anyio.move_on_after(service.settings.tier_deadline):
         try:
@@ -120,18 +127,18 @@ async def _guard(service: Service, tiers: _Tiers, names: Sequence[Tier], work: C
             return
         except Unavailable as error:
             reason = error.message
-    tiers.failed_reads += 1
+    tiers.failed += 1
     _degrade(service, tiers, names, reason)
 
 
-def _degrade(service: Service, tiers: _Tiers, names: Sequence[str], reason: str) -> None:
+def _degrade(service: Service, tiers: _Progress, names: Sequence[str], reason: str) -> None:
     tiers.degraded += names
     for name in names:
         service.metrics.degraded.labels(name).inc()
     logger.warning("recall degraded", extra={"fields": {"tiers": list(names), "reason": reason}})
 
 
-async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Progress) -> None:
     session = scope.session
     assert session is not None
 
@@ -148,11 +155,11 @@ async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRe
     if row is not None and row.trust < (request.min_trust or 0.0):
         tiers.dropped.append(Dropped(tier="medium_term", id=str(row.version), tokens=row.tokens, reason="trust"))
     elif row is not None:
-        tiers.digest = _view(row)
+        tiers.digest = _digest_view(row)
 
 
 def _newest_turns(connection: Connection, scope: ScopeFilter, budget: int, cap: int, redact: Redact) -> list[Turn]:
-    """Return the newest whole groups that fill the budget, at most `cap` turns, and the newest user turn.
+    """Return the newest user turn and enough of the newest whole groups to fill the budget, at most `cap` turns.
 
     If the whole groups of the first page do not fill the budget, a second page is read, of at most `cap` turns. A group
     longer than `cap` is left out.
@@ -160,13 +167,14 @@ def _newest_turns(connection: Connection, scope: ScopeFilter, budget: int, cap: 
     session = scope.session
     assert session is not None
     page = min(FIRST_PAGE, cap)
-    reading = turns.Reading(max(LEAST_CHARS, budget * CHARS_PER_TOKEN), redact)
+    reading = turns.Reading(max(MIN_TURN_CHARS, budget * CHARS_PER_TOKEN), redact)
     found = turns.newest(connection, scope.owner, session, page + 1, reading)
     whole = _whole_groups(found, page)
     if len(found) > page and page < cap and sum(turn.tokens for turn in whole) < budget:
         page = _reach_of_budget(_whole_groups(turns.outlines(connection, scope.owner, session, cap + 1), cap), budget)
         found = turns.newest(connection, scope.owner, session, page + 1, reading)
         whole = _whole_groups(found, page)
+    # Nothing was left out, the newest user turn is there, or there is no room for it.
     if len(whole) == len(found) or newest_user_turn(whole) or len(whole) >= cap:
         return whole
     asked = newest_user_turn(found) or turns.newest_of_user(connection, scope.owner, session, LOOK_BACK, reading)
@@ -201,7 +209,7 @@ def _trusted(newest: Sequence[Turn], min_trust: float | None) -> Sequence[Turn]:
 def _redacted_window(newest: Sequence[Turn], budget: int, redact: Redact) -> list[Turn]:
     """Return the newest whole groups that may fit the window, and the newest user turn, without secrets.
 
-    `/v1/sessions/{id}/turns` returns the turns unchanged.
+    Secrets are removed from this copy only; `/v1/sessions/{id}/turns` returns the turns unchanged.
     """
     readable: list[Turn] = []
     used = 0
@@ -223,11 +231,11 @@ def _without_secrets(turn: Turn, redact: Redact) -> Turn:
     return turn.model_copy(update={"content": content, "name": name})
 
 
-async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Tiers) -> None:
+async def _long_term(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Progress) -> None:
     settings = service.settings
     query = service.redact(request.query)  # the embedder may be a service on another host
     vector = await _query_vector(service, scope, query, tiers)
-    query_search = memories.Search(
+    query_search = Search(
         query=query,
         vector=vector,
         embedder=service.embedder.name,
@@ -236,7 +244,7 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         shared="shared" in request.include,
         min_score=settings.min_score if request.min_score is None else request.min_score,
         min_score_of=request.min_score_of,
-        conditions=search.Conditions(service.clock(), request.min_trust, _until(request)),
+        conditions=search_queries.Conditions(service.clock(), request.min_trust, _until(request)),
         limit=tiers.top_k + len(request.exclude_ids) + SPARE,
         redact=service.redact,
     )
@@ -244,7 +252,9 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         tiers.found, tiers.pending = await service.database.read(scope.owner, query_search.run, pipelined=True)
 
 
-async def _query_vector(service: Service, scope: ScopeFilter, query: str, tiers: _Tiers) -> NDArray[np.float32] | None:
+async def _query_vector(
+    service: Service, scope: ScopeFilter, query: str, tiers: _Progress
+) -> NDArray[np.float32] | None:
     """Return the query's vector. If the embedder fails or is late, mark it as degraded and return None."""
     if not query.strip():
         return None
@@ -264,9 +274,9 @@ async def _query_vector(service: Service, scope: ScopeFilter, query: str, tiers:
     return None
 
 
-def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Tiers) -> RecallResponse:
+def _respond(service: Service, principal: Principal, request: RecallRequest, tiers: _Progress) -> RecallResponse:
     cut = _cutter(tiers.turns)
-    window = sure_window(tiers.turns, tiers.budget, service.count_tokens, cut)
+    window = guaranteed_window(tiers.turns, tiers.budget, service.count_tokens, cut)
     shown = {(principal.agent, request.session_id, turn.seq) for turn in window}
     found = _choose(tiers.found, set(request.exclude_ids), shown, tiers.top_k)
     assembled = assemble(tiers.digest, found, tiers.turns, tiers.budget, service.count_tokens, cut)
@@ -284,7 +294,10 @@ def _respond(service: Service, principal: Principal, request: RecallRequest, tie
 
 
 def _cutter(newest: Sequence[Turn]) -> Cut:
-    """Return a function that cuts a text to a token budget; the mark in it names the full length."""
+    """Return a function that shortens a text to a number of tokens.
+
+    Its mark names the full length of a turn, even if only an excerpt of the turn was read.
+    """
     full = {turn.content: turn.tokens for turn in newest if turn.cut}
     return (lambda text, budget: head_and_tail(text, budget, full.get(text))) if full else head_and_tail
 
@@ -292,23 +305,26 @@ def _cutter(newest: Sequence[Turn]) -> Cut:
 def _choose(
     found: Iterable[RecalledMemory], excluded: set[str], shown: set[TurnRef], limit: int
 ) -> list[RecalledMemory]:
-    """Return the best distinct memories, facts first, without those in the window or cited by a chosen fact."""
+    """Return at most `limit` distinct memories, facts first.
+
+    Excluded ids, turns in the window and turns that a chosen fact cites are left out.
+    """
     candidates = [memory for memory in found if memory.id not in excluded and not _is_shown(memory, shown)]
     chosen: dict[str, RecalledMemory] = {}
     for memory in candidates:  # of memories with the same words the most trusted is kept, a fact before a turn
         words = plain(memory.text)
         chosen[words] = max(chosen.get(words, memory), memory, key=lambda each: (each.trust, each.kind == "fact"))
     best = list(chosen.values())
-    cited = {turn for memory in best[:limit] if memory.kind == "fact" for turn in _turns(memory)}
-    uncited = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_turns(memory))]
+    cited = {turn for memory in best[:limit] if memory.kind == "fact" for turn in _source_turns(memory)}
+    uncited = [memory for memory in best if memory.kind == "fact" or cited.isdisjoint(_source_turns(memory))]
     return sorted(uncited[:limit], key=lambda memory: memory.kind != "fact")
 
 
 def _is_shown(memory: RecalledMemory, shown: set[TurnRef]) -> bool:
-    return memory.kind == "turn" and not shown.isdisjoint(_turns(memory))
+    return memory.kind == "turn" and not shown.isdisjoint(_source_turns(memory))
 
 
-def _turns(memory: RecalledMemory) -> list[TurnRef]:
+def _source_turns(memory: RecalledMemory) -> list[TurnRef]:
     """Return the turns of a memory: its sources, or itself if it is a turn."""
     return [
         (memory.agent, source.session_id, seq)
@@ -317,7 +333,7 @@ def _turns(memory: RecalledMemory) -> list[TurnRef]:
     ]
 
 
-def _view(row: object) -> DigestView:
+def _digest_view(row: object) -> DigestView:
     return DigestView.model_validate(row, from_attributes=True)
 
 

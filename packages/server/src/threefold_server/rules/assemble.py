@@ -9,11 +9,11 @@ from threefold.contract import DigestView, Dropped, RecalledMemory, SeqRange, To
 from threefold.render import block_lines, digest_lines, join_block, memory_line, turn_line
 from threefold.turn_groups import Cut, fit_window, give_up_oldest, newest_user_turn
 
-SHARE = 0.3
-"""Largest part of the budget for the digest, and for the memories. The window gets the rest."""
+TIER_SHARE = 0.3
+"""Largest share of the budget for the digest, and the same again for the memories. The window gets the rest."""
 
 SMALLEST_CUT = 24
-"""Tokens below which the head and tail of a memory's text are of no use."""
+"""Least tokens for which a shortened text is useful."""
 
 Count = Callable[[str], int]
 
@@ -45,7 +45,7 @@ class _Draft:
         """Return the block and its tokens."""
         turns = [turn_line(turn) for turn in self.window]
         memories = [line for line, _, _ in self.memories]
-        digest = ["\n".join(self.digest)] if self.digest else []  # its lines may be blank, so they are counted as one
+        digest = ["\n".join(self.digest)] if self.digest else []  # one text: `count_lines` is wrong before blank lines
         return join_block(self.digest, memories, turns), count_lines(block_lines(digest, memories, turns), count)
 
 
@@ -65,7 +65,7 @@ def assemble(
         count: Counts the tokens of a text.
         cut: Cuts a text to a number of tokens.
     """
-    share = int(budget * SHARE)
+    share = int(budget * TIER_SHARE)
     draft = _Draft()
     dropped: list[Dropped] = []
     if digest is not None:
@@ -74,7 +74,8 @@ def assemble(
             dropped.append(Dropped(tier="medium_term", id=str(digest.version), tokens=draft.digest_tokens))
             draft.digest_tokens = 0
     draft.memories, lost = _fit_memories(memories, share, count, cut)
-    taken = count(join_block([], ["-"], ["-"])) + draft.digest_tokens + draft.memory_tokens
+    fence = count(join_block([], ["-"], ["-"]))  # with headings, measured with lines of one character
+    taken = fence + draft.digest_tokens + draft.memory_tokens
     draft.window = fit_window(turns, budget - taken, _turn_cost(count), cut)
     block, used, given_up = _shrink(draft, digest, budget, count)
     by_tier = {"medium_term": draft.digest_tokens, "long_term": draft.memory_tokens}
@@ -92,7 +93,10 @@ def find_gap(digest: DigestView | None, window: Sequence[Turn], last_seq: int) -
 
 
 def _before(window: Sequence[Turn]) -> int:
-    """Return the sequence number before the window, without counting a newest user turn that precedes a gap."""
+    """Return the sequence number before the window.
+
+    If turns are missing after a leading newest user turn, count from the second turn.
+    """
     apart = len(window) > 1 and window[1].seq > window[0].seq + 1 and window[0].id == _asked(window)
     return window[1 if apart else 0].seq - 1
 
@@ -102,19 +106,19 @@ def _asked(window: Sequence[Turn]) -> str | None:
     return asked.id if asked else None
 
 
-def sure_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> list[Turn]:
+def guaranteed_window(turns: Sequence[Turn], budget: int, count: Count, cut: Cut) -> list[Turn]:
     """Return the turns that fit the window even if digest and memories use their whole shares.
 
-    They need not be recalled as memories.
+    The caller leaves these turns out of the memories.
     """
-    return fit_window(turns, int(budget * (1 - 2 * SHARE)), _turn_cost(count), cut)
+    return fit_window(turns, int(budget * (1 - 2 * TIER_SHARE)), _turn_cost(count), cut)
 
 
 def count_lines(lines: Sequence[str], count: Count) -> int:
     """Return the tokens of lines of a block, joined.
 
     cl100k never joins a line's end with the first character of the next line, unless that is white space. So the counts
-    of the lines add up, and each line is counted once, in whatever blocks it is shown.
+    of the lines add up, and the count of a line can be used again in later blocks.
     """
     return sum(count(f"{line}\n") for line in lines[:-1]) + sum(map(count, lines[-1:]))
 
@@ -137,7 +141,7 @@ def _fit_memories(
 ) -> tuple[list[tuple[str, int, RecalledMemory]], list[Dropped]]:
     """Return the lines that fit, in order of rank, and what was dropped.
 
-    A memory that needs more than half of the share is cut.
+    A memory that needs more than half of the share is cut to a third of it.
     """
     kept: list[tuple[str, int, RecalledMemory]] = []
     dropped: list[Dropped] = []
@@ -157,9 +161,10 @@ def _fit_memories(
 
 
 def _turn_cost(count: Count) -> Callable[[Turn], int]:
-    """Return a function that costs a turn: its stored tokens plus those of the head of its line.
+    """Return a function that returns the tokens of a turn's line: its stored tokens plus those of the head of the line.
 
-    A head is counted once per speaker and day. A cut turn is counted as a whole.
+    A head is counted once per speaker and day. The line of a shortened turn is counted directly, because its stored
+    tokens are those of the full text.
     """
     heads: dict[object, int] = {}
 
@@ -177,8 +182,8 @@ def _turn_cost(count: Count) -> Callable[[Turn], int]:
 def _shrink(draft: _Draft, digest: DigestView | None, budget: int, count: Count) -> tuple[str, int, list[Dropped]]:
     """Return the block, its tokens, and what was dropped to fit the budget.
 
-    Costs were added line by line, and the whole may count more. Then the oldest turns are dropped, next the last
-    memories, the newest group and the newest user turn.
+    The block may count more than the sum of its lines. Then these are dropped until it fits: the oldest turns, the last
+    memories, the newest group, the newest user turn, the digest.
     """
     dropped: list[Dropped] = []
     while True:

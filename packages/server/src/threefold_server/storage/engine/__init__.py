@@ -23,7 +23,7 @@ first result. Three parts work together, with the recall as the example:
 The recall (`operations/recall.py`) passes `Search.run` of `memories/recall_search.py` to `Database.read`. It does:
 
     unindexed = turn_memories.send_unindexed(connection, self.scope)   # sent
-    pending = search.send_unembedded_count(connection, pool)           # sent
+    pending = search_queries.send_unembedded_count(connection, pool)   # sent
     citations = facts.send_citations(connection, self.scope.owner)     # sent
     candidates = self._send_pool(connection, pool)                     # sends corpus, words and vectors
     ...                                                                # the same for the shared pool

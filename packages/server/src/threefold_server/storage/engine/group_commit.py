@@ -1,7 +1,8 @@
 """The one writer of SQLite: a thread that commits waiting writes together, each in a savepoint of its own.
 
 A commit waits for the disk once, however many writes it contains: with 32 clients, 2,600 instead of 1,300 writes a
-second. Transactions and savepoints use the driver, because SQLAlchemy's took as long as the statements of a write.
+second. Transactions and savepoints are sent through the driver: SQLAlchemy's own took as long as the statements of a
+write.
 
 Writes of requests come before those of background work that are up to `PATIENCE_SECONDS` older. A background write has
 a transaction of its own, so that requests wait for one at most.
@@ -29,18 +30,18 @@ from threefold_server.storage.engine.write_lock import begin_immediate, is_busy
 T = TypeVar("T")
 
 WRITES_PER_COMMIT = 64
-BUSY_SECONDS = 3.0  # wait for a lock that another process holds; a client waits 5 s for a write
+BUSY_SECONDS = 3.0  # wait for a lock of another process; shorter than the 5 s of a client, which so gets the error
 CLOSE_SECONDS = 10.0
 PATIENCE_SECONDS = 0.05
 
 
 class _Write(NamedTuple):
-    """A waiting write. They are taken in the order of their fields."""
+    """A waiting write. Writes are taken in the order of their fields."""
 
     turn: float
-    """When it was handed over, and later for background work."""
+    """The time of its call; for background work `PATIENCE_SECONDS` later."""
     number: int
-    """Tells apart those of one moment."""
+    """Orders the writes of one moment."""
     function: Callable[[Connection], Any]
     outcome: Future[Any]
     background: bool
@@ -66,10 +67,11 @@ class GroupCommit:
     async def run(self, function: Callable[[Connection], T], seconds: float, *, background: bool = False) -> T:
         """Run a write and return its result once it is committed.
 
-        A write that has begun is not rolled back if its caller is cancelled.
+        If the caller is cancelled, a write that has not begun is skipped, and one that has begun continues.
 
         Raises:
-            Unavailable: The write did not end in `seconds`, including the wait for other writes.
+            Unavailable: The write did not end in `seconds` and one more, including the wait for other writes. Its
+                details have `outcome: unknown` if it had begun.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="threefold-writer", daemon=True)
@@ -109,12 +111,12 @@ class GroupCommit:
                 replies = self._transaction(connection, batch)
         except Exception as error:  # noqa: BLE001 - every waiting caller must get the error
             if _is_locked(error):
-                batch += self._all_waiting()  # each further batch would wait as long for the same lock
+                batch += self._take_waiting()  # each of them would wait as long for the same lock
             replies = [_failure(write, error) for write in batch]
         for reply in replies:
             reply()
 
-    def _all_waiting(self) -> list[_Write]:
+    def _take_waiting(self) -> list[_Write]:
         found: list[_Write] = []
         for _ in range(self._waiting.qsize()):
             write = self._waiting.get()
@@ -125,9 +127,12 @@ class GroupCommit:
         return found
 
     def _transaction(self, connection: Connection, batch: list[_Write]) -> list[Callable[[], None]]:
-        """Run the writes, commit them, and return the replies to their callers. A single write needs no savepoint."""
+        """Run the writes, commit them, and return functions that answer their callers after the commit.
+
+        A single write needs no savepoint.
+        """
         driver: Any = connection.connection.driver_connection
-        attempt = _run if len(batch) == 1 else self._attempt
+        attempt = _run if len(batch) == 1 else self._run_in_savepoint
         background = all(write.background for write in batch)
         # Background work is repeated if a power failure undoes it, so it does not hold the lock until the disk answers.
         driver.execute(f"PRAGMA synchronous={'NORMAL' if background else 'FULL'}")
@@ -141,14 +146,14 @@ class GroupCommit:
             raise
         return replies
 
-    def _attempt(self, connection: Connection, write: _Write) -> Callable[[], None]:
+    def _run_in_savepoint(self, connection: Connection, write: _Write) -> Callable[[], None]:
         """Run one of several writes in a savepoint, so that it can be rolled back alone."""
         driver: Any = connection.connection.driver_connection
         driver.execute("SAVEPOINT one_write")
         try:
             with self._translate():
                 reply = _run(connection, write)
-        except Exception as error:  # of any kind: it fails this write only, and its caller gets it
+        except Exception as error:  # of any kind: it fails this write only
             if not driver.in_transaction:  # SQLite has rolled back all writes
                 raise
             driver.execute("ROLLBACK TO one_write")
@@ -167,5 +172,5 @@ def _failure(write: _Write, error: BaseException) -> Callable[[], None]:
 
 
 def _is_locked(error: BaseException) -> bool:
-    """Return whether another process held its lock for longer than the busy timeout."""
+    """Return whether another process held the lock of SQLite for longer than `BUSY_SECONDS`."""
     return any(map(is_busy, (error, error.__cause__, getattr(error.__cause__, "orig", None))))

@@ -1,4 +1,4 @@
-"""The write side of the search index: passages, their postings and their vectors. Queries are in `search.py`."""
+"""The write side of the search index: passages, postings and vectors. Queries are in `search_queries.py`."""
 
 from __future__ import annotations
 

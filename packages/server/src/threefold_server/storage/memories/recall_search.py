@@ -18,7 +18,7 @@ from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.prepared import Pending
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.memories import facts, search, turn_memories
+from threefold_server.storage.memories import facts, search_queries, turn_memories
 from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.redaction import Redact
 from threefold_server.text.terms import query_terms
@@ -45,14 +45,14 @@ class Search:
     shared: bool
     min_score: float
     min_score_of: ScoreTest
-    conditions: search.Conditions
+    conditions: search_queries.Conditions
     limit: int
     redact: Redact
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
         """Return memories, the best score first, and the number of own memories that have no vector yet."""
         own = self._send_own(connection) if self.own else None
-        shared = self._send_pool(connection, search.shared_pool(self.conditions)) if self.shared else None
+        shared = self._send_pool(connection, search_queries.shared_pool(self.conditions)) if self.shared else None
         found: list[RecalledMemory] = []
         pending = 0
         if own is not None:
@@ -63,9 +63,9 @@ class Search:
         return sorted(found, key=lambda memory: -memory.score), pending
 
     def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Superseded, int]]:
-        pool = search.own_pool(self.scope, self.conditions)
+        pool = search_queries.own_pool(self.scope, self.conditions)
         unindexed = turn_memories.send_unindexed(connection, self.scope)
-        pending = search.send_unembedded_count(connection, pool)
+        pending = search_queries.send_unembedded_count(connection, pool)
         citations = facts.send_citations(connection, self.scope.owner)
         history = self._send_history(connection)
         candidates = self._send_pool(connection, pool)
@@ -109,11 +109,11 @@ class Search:
         at = self.conditions.until
         return valid_to is None if at is None else valid_from <= at and (valid_to is None or at < valid_to)
 
-    def _send_pool(self, connection: Connection, pool: search.Pool) -> Pending[tuple[list[Row], Corpus]]:
+    def _send_pool(self, connection: Connection, pool: search_queries.Pool) -> Pending[tuple[list[Row], Corpus]]:
         """Send all statements of the search of one pool, which give its candidates and its corpus."""
-        corpus = search.send_corpus(connection, pool)
-        lexical = search.send_lexical(connection, pool, query_terms(self.query))
-        dense = None if self.vector is None else search.send_dense(connection, pool, self.vector, self.embedder)
+        corpus = search_queries.send_corpus(connection, pool)
+        lexical = search_queries.send_lexical(connection, pool, query_terms(self.query))
+        dense = None if self.vector is None else search_queries.send_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
     def _rank(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[TurnKey]]) -> list[Ranked]:
@@ -129,7 +129,7 @@ class Search:
 
     def _unindexed_turns(self, unindexed: Sequence[Any]) -> tuple[list[Row], int]:
         """Count the query's terms in turns that are not in the index; return also how many turns were not read."""
-        latest = search.ALWAYS if self.conditions.until is None else self.conditions.until
+        latest = search_queries.ALWAYS if self.conditions.until is None else self.conditions.until
         min_trust = self.conditions.min_trust or 0.0
         trusted = [turn for turn in unindexed if trust_of(turn) >= min_trust]
         eligible = [turn for turn in trusted if turn.event_at <= latest]

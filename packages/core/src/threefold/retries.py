@@ -63,7 +63,7 @@ class Reply:
 Outcome = Reply | httpx.RequestError
 
 
-class Exchange(Generic[R]):
+class Retries(Generic[R]):
     """State of one call over its attempts."""
 
     def __init__(self, call: Call[R], url: str, seconds: float, clock: Callable[[], float]) -> None:
