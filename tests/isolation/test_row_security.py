@@ -187,6 +187,7 @@ def use_every_verb(memory: MemoryClient) -> None:
     use_items_and_threads(memory)
     memory.write("s4", [{"role": "assistant", "content": f"Step {number} is done."} for number in range(210)])
     memory.recall("step", session_id="s4")  # the newest user turn is looked for beyond the first page
+    memory.recall("step", session_id="s4", token_budget=20_000)  # the first page does not fill it
     memory.sessions(limit=1)
     memory.list(order="access_count", level="user")
     memory.digest("s2", 1)
