@@ -50,6 +50,7 @@ class Store:
             self.ids[where] = memory.save(text, session_id=session).id
             memory.write(session, [{"role": "user", "content": text}])
             memory.save(f"Private: {text}", session_id=session, visibility="session")
+            memory.wait(session, timeout=60)  # the profile `kagent` compares vectors
 
     def key(self, ceiling: Reach, agent: str = "support") -> str:
         return make_key(self.database_url, ceiling=ceiling, agent_value=agent)

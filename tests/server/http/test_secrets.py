@@ -118,6 +118,7 @@ async def test_repeated_write_is_recognised_without_its_secret(make_world: Calla
 
 def test_service_does_not_start_with_a_missing_detector(monkeypatch: pytest.MonkeyPatch) -> None:
     redaction._library.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    redaction.redactor_for.cache_clear()
     monkeypatch.setitem(sys.modules, "detect_secrets.plugins.aws", None)
     with pytest.raises(ImportError), LocalService(embedder="hash"):
         pass

@@ -104,7 +104,14 @@ class ThreefoldPlugin(BasePlugin):
         Raises:
             ThreefoldError: In the failure mode `strict`, if the service did not store the events.
         """
-        await self._flush(invocation_context)
+        flush = asyncio.create_task(self._flush(invocation_context))
+        try:
+            await asyncio.shield(flush)
+        except asyncio.CancelledError:  # the caller left the run while its end was being recorded
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await flush
+            raise
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
         """Record a run that failed."""
