@@ -34,11 +34,10 @@ from threefold.graphemes import middle_cut
 from threefold.policy import OUTAGE, FailureMode, Policy, Stats, is_refusal
 from threefold.render import FENCE_MARK, join_block, strip_block, turn_line
 from threefold.spool import Entry, SessionKey
-from threefold.turn_groups import fit_window
+from threefold.turn_groups import SMALLEST_CUT, fit_window
 
 SERVICE_DOWN = "service"
 BYTES_PER_TOKEN = 3
-SMALLEST_CUT = 24  # tokens; head and tail of a turn that is cut to less say nothing
 REFUSED = "refused"
 MAX_WRITE_CHARS = 5_000_000  # of one request: 20 MB at most in UTF-8, below the service's limit of 32 MiB
 CATCH_UP = 32  # older writes that one `record` sends: sending all writes of an outage delayed an agent by 39 s

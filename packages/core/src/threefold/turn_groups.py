@@ -12,6 +12,9 @@ Cost = Callable[[Turn], int]
 Cut = Callable[[str, int], str]
 """(text, token budget) -> head and tail of the text with a mark between, within the budget; empty if too small."""
 
+SMALLEST_CUT = 24
+"""Least tokens for which a shortened text is useful."""
+
 USER_SHARE = 0.5
 """Largest share of a window that is reserved for the newest user turn while newer groups are added."""
 

@@ -7,13 +7,10 @@ from dataclasses import dataclass, field
 
 from threefold.contract import DigestView, Dropped, RecalledMemory, SeqRange, TokenUse, Turn
 from threefold.render import block_lines, digest_lines, join_block, memory_line, turn_line
-from threefold.turn_groups import Cut, fit_window, give_up_oldest, newest_user_turn
+from threefold.turn_groups import SMALLEST_CUT, Cut, fit_window, give_up_oldest, newest_user_turn
 
 TIER_SHARE = 0.3
 """Largest share of the budget for the digest, and the same again for the memories. The window gets the rest."""
-
-SMALLEST_CUT = 24
-"""Least tokens for which a shortened text is useful."""
 
 Count = Callable[[str], int]
 

@@ -404,7 +404,6 @@ def _is_late() -> bool:
 def _postgres_engine(url: URL, connections: int, *, pooled: bool) -> tuple[Engine, Liveness]:
     from pgvector.psycopg import register_vector
     from psycopg import Connection as PsycopgConnection
-    from psycopg import Error as PsycopgError
     from psycopg.types import TypeInfo
 
     from threefold_server.storage.engine.liveness import Liveness, opener  # needs the [postgres] extra
@@ -429,6 +428,14 @@ def _postgres_engine(url: URL, connections: int, *, pooled: bool) -> tuple[Engin
             register_vector(connection)
         connection.autocommit = autocommit
 
+    _ping_idle_connections(engine)
+    return engine, liveness
+
+
+def _ping_idle_connections(engine: Engine) -> None:
+    """Let the pool replace a connection that broke while nobody used it."""
+    from psycopg import Error as PsycopgError
+
     @event.listens_for(engine, "checkin")
     def note(_: Any, record: ConnectionPoolEntry) -> None:  # pyright: ignore[reportUnusedFunction]
         record.info["used_at"] = time.monotonic()
@@ -442,8 +449,6 @@ def _postgres_engine(url: URL, connections: int, *, pooled: bool) -> tuple[Engin
             connection.rollback()
         except PsycopgError as error:
             raise DisconnectionError from error  # the pool opens another connection
-
-    return engine, liveness
 
 
 def _is_outcome_unknown(error: BaseException) -> bool:

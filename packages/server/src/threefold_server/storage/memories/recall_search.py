@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
@@ -48,6 +49,11 @@ class Search:
     conditions: search_queries.Conditions
     limit: int
     redact: Redact
+
+    @cached_property
+    def terms(self) -> list[str]:
+        """The terms of the query, computed once, as up to 500 unindexed turns are compared with them."""
+        return query_terms(self.query)
 
     def run(self, connection: Connection) -> tuple[list[RecalledMemory], int]:
         """Return memories, the best score first, and the number of own memories that have no vector yet."""
@@ -112,7 +118,7 @@ class Search:
     def _send_pool(self, connection: Connection, pool: search_queries.Pool) -> Pending[tuple[list[Row], Corpus]]:
         """Send all statements of the search of one pool, which give its candidates and its corpus."""
         corpus = search_queries.send_corpus(connection, pool)
-        lexical = search_queries.send_lexical(connection, pool, query_terms(self.query))
+        lexical = search_queries.send_lexical(connection, pool, self.terms)
         dense = None if self.vector is None else search_queries.send_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
@@ -149,10 +155,9 @@ class Search:
         ]
 
     def _passage_rows(self, source: UUID, seq: int, at: int, found: Iterable[Passage]) -> Iterator[Row]:
-        terms = set(query_terms(self.query))
         for passage in found:
             row = Row(source, seq, passage.part, passage.speaker, at, passage.length, pending=True)
-            hits = terms & passage.tf.keys()
+            hits = passage.tf.keys() & self.terms
             yield from [row._replace(term=term, tf=passage.tf[term]) for term in hits] or [row]
 
     def _hydrate(
