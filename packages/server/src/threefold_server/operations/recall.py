@@ -135,7 +135,7 @@ def _degrade(service: Service, tiers: _Progress, names: Sequence[str], reason: s
     tiers.degraded += names
     for name in names:
         service.metrics.degraded.labels(name).inc()
-    logger.warning("recall degraded", extra={"fields": {"tiers": list(names), "reason": reason}})
+    logger.warning("recall degraded: %s", reason, extra={"fields": {"tiers": list(names), "reason": reason}})
 
 
 async def _session_tiers(service: Service, scope: ScopeFilter, request: RecallRequest, tiers: _Progress) -> None:
