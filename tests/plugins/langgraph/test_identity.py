@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -89,6 +91,36 @@ def test_only_the_verified_user_is_accepted(named: dict[str, Any]) -> None:
 
 def test_verified_user_may_be_named_again() -> None:
     assert find_user(config(verified="ana", user_id="ana"), None, None) == "ana"
+
+
+def test_empty_identity_of_a_server_is_nobody() -> None:
+    """A LangGraph Server without `auth` fills in empty texts."""
+    unverified = config(verified="", langgraph_auth_user_id="", user_id="")
+    assert find_user(unverified, None, "of client") == "of client"
+    assert find_user(unverified, None, None) is None
+    with pytest.raises(InvalidRequest, match="no user"):
+        connection().acting(unverified)
+
+
+def test_run_of_a_server_that_verifies_nobody_is_the_users_of_its_other_calls() -> None:
+    named = config(langgraph_auth_user_id="", user_id="ben")
+    assert find_user(named, None, None) == "ben"
+    assert find_user(named, None, "ben") == "ben"
+    assert find_user(named, "explicit", "ana") == "explicit"
+    with pytest.raises(Forbidden, match="THREEFOLD_USER"):
+        find_user(named, None, "ana")
+    assert find_user(config(user_id="ben"), None, "ana") == "ben"  # not on a server
+
+
+def test_request_to_a_server_names_the_user_outside_of_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    user = Verified("ana")
+    module = SimpleNamespace(get_auth_ctx=lambda: SimpleNamespace(user=user))
+    monkeypatch.setitem(sys.modules, "langgraph_api.utils", module)  # pyright: ignore[reportArgumentType]
+    assert find_user({}, None, "of client") == "ana"
+    with pytest.raises(Forbidden, match="verified"):
+        find_user(config(user_id="ben"), None, None)
+    user.identity = ""
+    assert find_user({}, None, "of client") == "of client"
 
 
 @pytest.mark.parametrize("wrong", [True, 1.5, ["ana"], b"ana"])

@@ -168,6 +168,34 @@ def test_users_with_the_same_thread_id_are_separate(saver: ThreefoldSaver) -> No
     assert graph.get_state(thread(user="eve")).values == {}
 
 
+def edit_subgraph(graph: Graph, run: RunnableConfig) -> list[list[str]]:
+    """Edit the state of a waiting subgraph by the config that its state names, go on, and return all that was read."""
+    graph.invoke({"done": []}, run)
+    inner: RunnableConfig = graph.get_state(run, subgraphs=True).tasks[0].state.config
+    changed: RunnableConfig = graph.update_state(inner, {"done": ["by hand"]})
+    read = [graph.get_state(inner), graph.get_state(changed)]
+    for config in (inner, changed):
+        read += graph.get_state_history(config)
+    return [[*state.values["done"], *state.next] for state in read] + [graph.invoke(Command(resume="yes"), run)["done"]]
+
+
+@pytest.mark.parametrize("name", ["user_id", "langgraph_user_id"])
+def test_config_of_a_subgraph_state_keeps_the_user(saver: ThreefoldSaver, name: str) -> None:
+    run = thread(user=None, **{name: "ana"})
+    assert edit_subgraph(build(saver), run) == edit_subgraph(build(InMemorySaver()), run)
+
+
+def test_config_of_a_subgraph_state_keeps_the_user_async(saver: ThreefoldSaver) -> None:
+    async def run() -> None:
+        graph = build(saver)
+        await graph.ainvoke({"done": []}, thread())
+        inner: RunnableConfig = (await graph.aget_state(thread(), subgraphs=True)).tasks[0].state.config
+        changed = await graph.aupdate_state(inner, {"done": ["by hand"]})
+        assert (await graph.aget_state(changed)).values["done"][-1] == "by hand"
+
+    asyncio.run(run())
+
+
 def test_thread_without_a_user_requires_scope_agent(connection: ThreefoldConnection) -> None:
     for refused in (
         lambda: build(ThreefoldSaver(connection)).invoke({"done": []}, thread(user=None)),

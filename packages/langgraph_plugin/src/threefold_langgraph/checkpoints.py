@@ -91,6 +91,8 @@ class ThreadPosition(NamedTuple):
         if configurable.get("thread_id") is None:
             raise InvalidRequest("no thread: set `configurable.thread_id` in the config")
         names = {name: configurable[name] for name in NAMES if name in configurable}
+        if (owner := owner_of(config)) is not None and owner.user is not None:
+            names = {"langgraph_user_id": owner.user}
         ns: str = configurable.get("checkpoint_ns") or ""
         return cls(str(configurable["thread_id"]), ns, get_checkpoint_id(config), names)
 
