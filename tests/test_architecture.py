@@ -68,7 +68,14 @@ BESIDE = {
     ("spending", "service"): "spending is counted in the store",
     ("text", "clock"): "a passage carries the date of its turn",
 }
-STORAGE_LAYERS = (("engine",), ("migrations", "sessions", "threads"), ("memories",), ("erasure",), ("store",))
+STORAGE_LAYERS = (
+    ("engine",),
+    ("migrations", "sessions", "threads"),
+    ("memories",),
+    ("knowledge",),
+    ("erasure",),
+    ("store",),
+)
 STORAGE_BESIDE = {
     ("memories", "erasure"): "deleting an item erases it",
     ("memories", "store"): "the vectors of an item need the embedder of the store",

@@ -53,6 +53,10 @@ def live(memory: MemoryClient) -> None:
         memory.write(f"{WORD}-session", [turn | more], state=f'{{"{WORD}": {number}}}')
         memory.save(f"{WORD} likes tea {number}.", metadata={WORD: WORD}, session_id=f"{WORD}-session")
         place = {"namespace": [WORD, str(number)], "key": f"{WORD}{number}"}
+        belief = memory.beliefs.record(f"{WORD} {number}", falsification=WORD, context={WORD: WORD}, support=[])
+        experiment = memory.beliefs.open_experiment(belief.id, plan=WORD)
+        memory.beliefs.close_experiment(experiment.id, "falsified", f"{WORD} {number}", evidence=[WORD])
+        memory.beliefs.reverify(belief.id, WORD, changed=WORD)
         memory.items_batch([{"op": "put", **place, "value": {WORD: f"{WORD} {number}"}, "index": [WORD]}])
     for number in range(5):
         blob = BlobIn(type=WORD, data=WORD.encode(), channel=WORD, version=f"{WORD}{number}")

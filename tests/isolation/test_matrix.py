@@ -43,6 +43,9 @@ class PopulatedService:
         self._stack = stack
         self._clients: dict[tuple[str | None, str, str], MemoryClient] = {}
         self.ids: dict[str, Item] = {}
+        self.believed: dict[str, Item] = {}
+        self.experiments: dict[str, str] = {}
+        """Belief -> its open experiment."""
         self.held: list[Item] = []
         """Items of a framework's store and threads, which have no visibility."""
         for user, agent in product(USERS, AGENTS):
@@ -69,6 +72,10 @@ class PopulatedService:
         place = f"{user} {agent} {session} {visibility}"
         fact = client.save(f"kumquat fact of {place}", session_id=session, visibility=visibility)
         self.ids[fact.id] = Item("fact", user, agent, session, visibility)
+        options: dict[str, Any] = {"session_id": session, "visibility": visibility, "kind": "assumption"}
+        belief = client.beliefs.record(f"kumquat belief of {place}", **options)
+        self.believed[belief.id] = Item("belief", user, agent, session, visibility)
+        self.experiments[belief.id] = client.beliefs.open_experiment(belief.id).id
         if session is not None:
             tool = TOOL if visibility == "agent" else None
             turn = {"role": "tool" if tool else "user", "name": tool, "content": f"kumquat turn of {place}"}
@@ -102,10 +109,12 @@ def test_every_operation_agrees_with_the_model(populated: PopulatedService) -> N
     """One populated service for all checks, because populating it takes longer than the checks."""
     for reader, level in product(READERS, (None, "session", "agent", "user", "store")):
         check_recall_and_list(populated, reader, level)
+        check_list_of_beliefs(populated, reader, level)
     for reader in READERS:
         check_session_tiers(populated, reader)
     for reader in [reader for reader in READERS if reader.session is None]:
         check_by_id(populated, reader)
+        check_beliefs_by_id(populated, reader)
         check_forget(populated, reader)
         check_forget_by_source(populated, reader)
         check_items(populated, reader)
@@ -131,6 +140,51 @@ def check_recall_and_list(populated: PopulatedService, reader: Reader, level: An
     for item in populated.ids.values():
         place = f"{item.user} {item.agent} {item.session} {item.visibility}"
         assert (f"{item.kind} of {place}" in recalled.block) == (item in shown)
+
+
+def check_list_of_beliefs(populated: PopulatedService, reader: Reader, level: Any) -> None:
+    client = populated.client(reader)
+    if reader.refused(level):
+        with pytest.raises(InvalidRequest if level in (None, "session") else Forbidden):
+            client.beliefs.list(level=level, session_id=reader.session)
+        return
+    listed = {one.id for one in client.beliefs.list(level=level, session_id=reader.session, limit=1_000).beliefs}
+    assert listed == {key for key, item in populated.believed.items() if reader.sees(item, level)}, (reader, level)
+    then = datetime.now(UTC)
+    earlier = client.beliefs.list(level=level, session_id=reader.session, limit=1_000, as_of=then).beliefs
+    assert {one.id for one in earlier} == listed
+
+
+def check_beliefs_by_id(populated: PopulatedService, reader: Reader) -> None:
+    """Check that only a caller that manages a belief reads, changes, judges, erases or leans on it."""
+    client = populated.client(reader)
+    verbs: list[Callable[[str], object]] = [
+        client.beliefs.get,
+        client.beliefs.history,
+        client.beliefs.dependents,
+        client.beliefs.delete,
+        lambda key: client.beliefs.update(key, 1, confidence=0.9),
+        lambda key: client.beliefs.reverify(key, "planted"),
+        client.beliefs.open_experiment,
+        lambda key: client.beliefs.close_experiment(populated.experiments[key], "falsified", "planted"),
+    ]
+    for (key, item), verb in zip(populated.believed.items(), cycle(verbs), strict=False):
+        if reader.manages(item):
+            assert client.beliefs.get(key).statement.startswith("kumquat belief")
+            continue
+        with pytest.raises(NotFound, match="no such"):
+            verb(key)
+        with pytest.raises(InvalidRequest, match="no such belief"):
+            client.beliefs.record("leaning", kind="assumption", support=[[key]])
+    counts = client.forget(memory_ids=list(populated.believed), dry_run=True).counts
+    assert counts["beliefs"] == sum(reader.manages(item) for item in populated.believed.values())
+    for level in ("agent", "user"):
+        if not reader.refused(level):
+            erased = sum(reader.erases(item, level) for item in populated.believed.values())
+            assert client.forget(level=level, dry_run=True).counts["beliefs"] == erased
+    for session in SESSIONS:
+        own = [item for item in populated.believed.values() if reader.erases(item, "agent") and item.session == session]
+        assert client.forget(session_id=session, dry_run=True).counts["beliefs"] == len(own)
 
 
 def check_session_tiers(populated: PopulatedService, reader: Reader) -> None:
@@ -324,6 +378,9 @@ VALUE = {"type": "json", "data": "e30="}
 WRITE = {"checkpoint_id": "c1", "task_id": "task", "writes": [{**VALUE, "idx": 0, "channel": "c"}]}
 BODIES: dict[str, Any] = {
     "/v1/facts/{fact_id}": {"text": "planted"},
+    "/v1/beliefs/{belief_id}": {"revision": 1, "statement": "planted"},
+    "/v1/beliefs/{belief_id}/reverify": {"reason": "planted"},
+    "/v1/experiments/{experiment_id}/close": {"verdict": "falsified", "justification": "planted"},
     f"{THREADS}/checkpoints": {**VALUE, "checkpoint_id": "c1"},
     f"{THREADS}/writes": WRITE,
     f"{THREADS}/history": {"channels": ["c"]},
@@ -337,8 +394,12 @@ def test_id_of_another_user_is_answered_like_an_unknown_one(service: LocalServic
     with service.client(user="bob", agent="support") as bob:
         bob.write("bobs", [{"role": "user", "content": "bob's kumquat", "id": "bobs-turn"}])
         bob.threads.put_checkpoint("bobs", PutCheckpointRequest(type="json", data=b"[1]", checkpoint_id="c1"))
+        belief = bob.beliefs.record("bob's kumquat", kind="assumption")
+        experiment = bob.beliefs.open_experiment(belief.id)
         theirs = {"fact_id": bob.save("bob's kumquat").id, "session_id": "bobs", "thread_id": "bobs", "version": "1"}
+        theirs |= {"belief_id": belief.id, "experiment_id": experiment.id}
     unknown = {"fact_id": "0123456789abcdef0123456789abcdef", "session_id": "none", "thread_id": "none", "version": "1"}
+    unknown |= {"belief_id": unknown["fact_id"], "experiment_id": unknown["fact_id"]}
     pairs = [(theirs, unknown), (theirs | {"fact_id": "bobs-turn"}, unknown | {"fact_id": "no-turn"})]
     headers = {"X-Threefold-User": "ana", "X-Threefold-Agent": "support"}
     with httpx.Client(base_url="http://threefold.local", transport=service.transport(), headers=headers) as client:

@@ -166,6 +166,15 @@ def use_items_and_threads(memory: MemoryClient) -> None:
     memory.threads.put_writes("s8", PutWritesRequest(checkpoint_id="2", task_id="t", writes=[]))
 
 
+def use_beliefs(memory: MemoryClient) -> None:
+    belief = memory.beliefs.record("to be forgotten", kind="assumption")
+    memory.beliefs.record("leaning", kind="assumption", support=[[belief.id]])
+    memory.beliefs.update(belief.id, 1, confidence=0.9)
+    memory.beliefs.list(as_of=datetime.now(UTC), verdict="pending", standing="supported", limit=1)
+    memory.beliefs.list(cursor=memory.beliefs.list(limit=1).next_cursor)
+    memory.beliefs.delete(belief.id)
+
+
 def use_facts_by_a_model(memory: MemoryClient, model: OpenAIServer) -> None:
     """Extract a new fact, extract it again from another session, then forget the first session."""
     for session in ("m1", "m2"):
@@ -185,6 +194,7 @@ def use_every_verb(memory: MemoryClient) -> None:
     fill_memory(memory, shared=False)  # shared facts are readable by all
     answers(memory)
     use_items_and_threads(memory)
+    use_beliefs(memory)
     memory.write("s4", [{"role": "assistant", "content": f"Step {number} is done."} for number in range(210)])
     memory.recall("step", session_id="s4")  # the newest user turn is looked for beyond the first page
     memory.recall("step", session_id="s4", token_budget=20_000)  # the first page does not fill it

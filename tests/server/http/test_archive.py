@@ -22,6 +22,7 @@ from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.tables import (
     TENANT_TABLES,
     audit,
+    clearances,
     erased_turns,
     model_use,
     owners,
@@ -32,7 +33,7 @@ from threefold_server.storage.engine.tables import (
 )
 from threefold_server.storage.store.archive import ARCHIVED
 
-DERIVED = {passages, postings, tasks}
+DERIVED = {passages, postings, tasks, clearances}
 ABOUT = {owners, erased_turns, receipts, audit, model_use}
 """The head of an archive names its owner. The other tables hold what was erased, done or spent."""
 

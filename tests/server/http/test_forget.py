@@ -81,6 +81,10 @@ def test_bytes_of_sqlite_files_contain_no_forgotten_words(tmp_path: Path) -> Non
     with LocalService(tmp_path, embedder="hash") as service, service.client() as memory:
         memory.write("s1", [said(f"the code is {SECRET}")])
         memory.save(f"keep {SECRET}")
+        belief = memory.beliefs.record(SECRET, falsification=SECRET, context={SECRET: SECRET})
+        experiment = memory.beliefs.open_experiment(belief.id, plan=SECRET)
+        memory.beliefs.close_experiment(experiment.id, "falsified", SECRET, evidence=[SECRET])
+        memory.beliefs.reverify(belief.id, SECRET, changed=SECRET)
         memory.wait("s1")
         assert memory.forget(level="agent").purge == "done"
         for path in tmp_path.iterdir():

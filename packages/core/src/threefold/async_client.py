@@ -13,6 +13,7 @@ import httpx
 
 from threefold import calls
 from threefold.admin import AsyncAdmin
+from threefold.beliefs import AsyncBeliefs
 from threefold.calls import (
     Call,
     Deadlines,
@@ -567,6 +568,11 @@ class AsyncMemoryClient(Endpoint):
             Unavailable: A search by meaning needs the embedder, and it did not answer. Nothing was stored.
         """
         return await self.send(calls.items_batch(ops, scope=scope))
+
+    @property
+    def beliefs(self) -> AsyncBeliefs:
+        """Beliefs, and the experiments that judge them."""
+        return AsyncBeliefs(self)
 
     @property
     def threads(self) -> AsyncThreads:

@@ -13,6 +13,7 @@ import httpx
 
 from threefold import calls
 from threefold.admin import Admin
+from threefold.beliefs import Beliefs
 from threefold.calls import (
     Call,
     Deadlines,
@@ -583,6 +584,11 @@ class MemoryClient(Endpoint):
             Unavailable: A search by meaning needs the embedder, and it did not answer. Nothing was stored.
         """
         return self.send(calls.items_batch(ops, scope=scope))
+
+    @property
+    def beliefs(self) -> Beliefs:
+        """Beliefs, and the experiments that judge them."""
+        return Beliefs(self)
 
     @property
     def threads(self) -> Threads:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from threefold_server.clock import now_micros
 from threefold_server.consolidation.process import run_background
-from threefold_server.http import admin, errors, probes, routes
+from threefold_server.http import admin, belief_routes, errors, probes, routes
 from threefold_server.http.bodies import Bodies
 from threefold_server.http.identity import build_identity
 from threefold_server.http.middleware import BodyLimit, Measure
@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None) -> FastAPI:
         redirect_slashes=False,  # a redirect would go to the host that the request names
     )
     app.include_router(routes.router)
+    app.include_router(belief_routes.router)
     app.include_router(admin.router)
     app.include_router(probes.router)
     if settings.serves_mcp:

@@ -19,7 +19,18 @@ from threefold_server.storage.store import system
 from threefold_server.storage.store.audit import Actor, actor_of, note
 
 # The counts of a receipt.
-TIERS = ("sessions", "turns", "digests", "facts", "items", "index", "threads", "checkpoints")
+TIERS = (
+    "sessions",
+    "turns",
+    "digests",
+    "facts",
+    "items",
+    "index",
+    "threads",
+    "checkpoints",
+    "beliefs",
+    "unsupported_beliefs",
+)
 
 
 async def forget(service: Service, principal: Principal, request: ForgetRequest) -> ForgetReceipt:
@@ -120,6 +131,8 @@ class Erasure:
             counts += erase.erase_items(connection, owner, selected.items)
         if selected.threads is not None:
             counts += erase.erase_threads(connection, owner, selected.threads, self.now)
+        if selected.beliefs is not None:
+            counts += erase.erase_beliefs(connection, owner, selected.beliefs, self.now)
         if selected.whole_owner:
             erase.erase_owner(connection, owner, self.now)
         return {tier: counts[tier] for tier in TIERS}

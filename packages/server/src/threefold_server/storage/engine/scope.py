@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Column, ColumnElement, Table, and_, bindparam, false, func, or_, true
 
 from threefold_server.rules.access import Reach, ScopeFilter
-from threefold_server.storage.engine.tables import facts, passages, sessions, turns
+from threefold_server.storage.engine.tables import beliefs, facts, passages, sessions, turns
 
 
 class Scoped(NamedTuple):
@@ -24,6 +24,7 @@ BEYOND = Reach.store
 """A visibility above that of every memory, whose visibility is `user` at most."""
 
 FACTS = Scoped(facts.c.owner, facts.c.agent, facts.c.session, facts.c.visibility)
+BELIEFS = Scoped(beliefs.c.owner, beliefs.c.agent, beliefs.c.session, beliefs.c.visibility)
 PASSAGES = Scoped(passages.c.owner, passages.c.agent, passages.c.session, passages.c.visibility)
 TURNS = Scoped(turns.c.owner, sessions.c.agent, turns.c.session, turns.c.visibility)
 """The agent of a turn is a column of its session."""

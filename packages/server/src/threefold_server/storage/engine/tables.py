@@ -15,7 +15,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     SmallInteger,
     Table,
     Text,
@@ -23,9 +22,23 @@ from sqlalchemy import (
     text,
 )
 
+from threefold_server.storage.engine.belief_tables import (
+    belief_events as belief_events,
+)
+from threefold_server.storage.engine.belief_tables import (
+    belief_supports as belief_supports,
+)
+from threefold_server.storage.engine.belief_tables import (
+    beliefs as beliefs,
+)
+from threefold_server.storage.engine.belief_tables import (
+    clearances as clearances,
+)
+from threefold_server.storage.engine.belief_tables import (
+    experiments as experiments,
+)
+from threefold_server.storage.engine.metadata import metadata as metadata
 from threefold_server.storage.engine.types import ByteOrdered, Key, Vector
-
-metadata = MetaData()
 
 owners = Table(
     "owners",
@@ -417,6 +430,11 @@ TENANT_TABLES = (
     fact_sources,
     items,
     barred_sources,
+    beliefs,
+    belief_supports,
+    belief_events,
+    experiments,
+    clearances,
     passages,
     postings,
     tasks,

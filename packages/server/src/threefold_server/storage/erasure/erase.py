@@ -27,6 +27,7 @@ from threefold_server.clock import DAY
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import (
     barred_sources,
+    beliefs,
     checkpoint_writes,
     checkpoints,
     digests,
@@ -41,6 +42,7 @@ from threefold_server.storage.engine.tables import (
 )
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.storage.erasure import erased_ids
+from threefold_server.storage.knowledge import belief_standing
 from threefold_server.storage.memories import index, revisions
 from threefold_server.storage.sessions.tasks import schedule
 from threefold_server.storage.threads.threads import Thread, checkpoint_mark, checkpoint_marks, lock, namespace_key
@@ -81,6 +83,21 @@ def erase_items(connection: Connection, owner: UUID, condition: ColumnElement[bo
         counts["index"] += index.remove(connection, owner, batch)
         of_batch = and_(items.c.owner == owner, items.c.item.in_(batch))
         counts["items"] += connection.execute(delete(items).where(of_batch)).rowcount
+    return counts
+
+
+def erase_beliefs(connection: Connection, owner: UUID, condition: ColumnElement[bool], now: int) -> Counts:
+    """Erase beliefs (a condition on `beliefs`) with their history and experiments.
+
+    Beliefs that rest on them stay, and become unsupported where no other support set holds.
+    """
+    found = list(connection.execute(select(beliefs.c.belief).where(beliefs.c.owner == owner, condition)).scalars())
+    counts: Counts = Counter()
+    for batch in _batches(found):
+        chosen = belief_standing.of_beliefs(owner, batch)
+        counts["beliefs"] += connection.execute(delete(beliefs).where(chosen)).rowcount
+    changed = belief_standing.recompute(connection, owner, found, belief_standing.Change(now, "forgotten"))
+    counts["unsupported_beliefs"] = len(changed.unsupported)
     return counts
 
 

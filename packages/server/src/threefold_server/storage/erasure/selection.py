@@ -12,8 +12,8 @@ from threefold.contract import ForgetRequest, ForgetSource
 from threefold.errors import Conflict
 from threefold_server.clock import to_micros
 from threefold_server.rules.access import Reach, ScopeFilter
-from threefold_server.storage.engine.scope import FACTS, erasable, managed
-from threefold_server.storage.engine.tables import fact_sources, facts, items, sessions, threads, turns
+from threefold_server.storage.engine.scope import BELIEFS, FACTS, erasable, managed
+from threefold_server.storage.engine.tables import beliefs, fact_sources, facts, items, sessions, threads, turns
 from threefold_server.storage.engine.types import parse_key
 
 
@@ -26,6 +26,7 @@ class Selection:
     turns: ColumnElement[bool] | None = None
     items: ColumnElement[bool] | None = None
     threads: ColumnElement[bool] | None = None
+    beliefs: ColumnElement[bool] | None = None
     whole_owner: bool = False
     named_turns: ColumnElement[bool] | None = None
     """Turns that the request names by id. Each id must be in one session only."""
@@ -37,7 +38,10 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
         # A fact may be saved in a session without turns, which has no row. The turns erase the facts that have sources.
         saved = and_(facts.c.session == scope.session, _has_no_source())
         return Selection(
-            sessions=sessions.c.session == scope.session, facts=saved, threads=threads.c.thread == scope.session
+            sessions=sessions.c.session == scope.session,
+            facts=saved,
+            threads=threads.c.thread == scope.session,
+            beliefs=beliefs.c.session == scope.session,
         )
     if request.level is not None:
         return Selection(
@@ -45,6 +49,7 @@ def select_request(request: ForgetRequest, scope: ScopeFilter) -> Selection:
             facts=erasable(facts, scope),
             items=erasable(items, scope),
             threads=erasable(threads, scope),
+            beliefs=erasable(beliefs, scope),
             whole_owner=scope.reach >= Reach.user,
         )
     if request.memory_ids is not None:
@@ -62,6 +67,7 @@ def remaining(connection: Connection, owner: UUID, selection: Selection) -> int:
         (turns, selection.turns),
         (items, selection.items),
         (threads, selection.threads),
+        (beliefs, selection.beliefs),
     )
     counts = [
         select(func.count()).select_from(table).where(table.c.owner == owner, condition)
@@ -83,16 +89,21 @@ def not_covered(connection: Connection, scope: ScopeFilter, selection: Selection
 
 def _by_ids(ids: Sequence[str], scope: ScopeFilter, *, with_sources: bool) -> Selection:
     """Select facts and turns by id. With `with_sources`, the source turns of these facts as well."""
-    chosen_facts = and_(
-        managed(FACTS, scope), facts.c.fact.in_([key for key in map(parse_key, ids) if key is not None])
-    )
+    keys = [key for key in map(parse_key, ids) if key is not None]
+    chosen_facts = and_(managed(FACTS, scope), facts.c.fact.in_(keys))
+    chosen_beliefs = and_(managed(BELIEFS, scope), beliefs.c.belief.in_(keys))
     within = and_(_in_sessions(scope), turns.c.erased.is_(False))
     if scope.session is not None:
         within = and_(within, turns.c.session == scope.session)
     named = and_(turns.c.turn_id.in_(ids), within)
     sources = and_(_sources_of(chosen_facts), within if scope.reach is Reach.session else _in_sessions(scope))
     chosen = or_(named, sources) if with_sources else named
-    return Selection(facts=chosen_facts, turns=and_(chosen, turns.c.erased.is_(False)), named_turns=named)
+    return Selection(
+        facts=chosen_facts,
+        turns=and_(chosen, turns.c.erased.is_(False)),
+        beliefs=chosen_beliefs,
+        named_turns=named,
+    )
 
 
 def check_unambiguous(connection: Connection, owner: UUID, selection: Selection) -> None:
@@ -153,20 +164,23 @@ def _by_source(source: ForgetSource, scope: ScopeFilter, since: int | None) -> S
         own_facts = facts.c.session == scope.session
         own_items = None
         own_threads = threads.c.thread == scope.session
+        own_beliefs = beliefs.c.session == scope.session
     else:
         own_sessions = and_(erasable(sessions, scope), sessions.c.agent == source.name)
         own_facts = and_(erasable(facts, scope), facts.c.agent == source.name)
         own_items = and_(erasable(items, scope), items.c.agent == source.name)
         own_threads = and_(erasable(threads, scope), threads.c.agent == source.name)
+        own_beliefs = and_(erasable(beliefs, scope), beliefs.c.agent == source.name)
     if since is None:
         # Facts with sources are erased with their turns, unless turns of other sessions support them.
         saved = and_(own_facts, _has_no_source())
-        return Selection(sessions=own_sessions, facts=saved, items=own_items, threads=own_threads)
+        return Selection(sessions=own_sessions, facts=saved, items=own_items, threads=own_threads, beliefs=own_beliefs)
     of_sessions = turns.c.session.in_(select(sessions.c.session).where(sessions.c.owner == scope.owner, own_sessions))
     recent_items = None if own_items is None else and_(own_items, items.c.updated_at >= since)
     chosen = and_(of_sessions, not_erased)
     recent_facts = and_(own_facts, facts.c.event_at >= since, not_(_has_other_source(chosen)))
-    return Selection(facts=recent_facts, turns=chosen, items=recent_items)
+    recent_beliefs = and_(own_beliefs, beliefs.c.updated_at >= since)
+    return Selection(facts=recent_facts, turns=chosen, items=recent_items, beliefs=recent_beliefs)
 
 
 def _in_sessions(scope: ScopeFilter) -> ColumnElement[bool]:

@@ -16,10 +16,14 @@ from threefold_server.rules.access import Principal, Reach
 from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import (
     barred_sources,
+    belief_events,
+    belief_supports,
+    beliefs,
     checkpoint_blobs,
     checkpoint_writes,
     checkpoints,
     digests,
+    experiments,
     fact_sources,
     facts,
     items,
@@ -29,6 +33,8 @@ from threefold_server.storage.engine.tables import (
 from threefold_server.storage.engine.tables import sessions as session_rows
 from threefold_server.storage.engine.tables import tasks as task_rows
 from threefold_server.storage.engine.types import AnyRow
+from threefold_server.storage.knowledge import belief_standing
+from threefold_server.storage.knowledge.belief_standing import Change
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import index
 from threefold_server.storage.sessions import digests as digest_store
@@ -43,6 +49,7 @@ from threefold_server.text.redaction import Redact
 ARCHIVED = (
     *(session_rows, turns, digests, facts, fact_sources, barred_sources),
     *(items, threads, checkpoints, checkpoint_blobs, checkpoint_writes),
+    *(beliefs, belief_supports, belief_events, experiments),
 )
 """The tables of an archive, in order: rows refer to earlier tables only. Others are derived or record erasures."""
 
@@ -79,6 +86,8 @@ def prepare(rows: Sequence[ArchiveRow], rules: Rules) -> Prepared:
 def load(connection: Connection, principal: Principal, prepared: Prepared, now: int, redact: Redact) -> Added:
     """Insert the rows that do not exist yet and return them. Raise Conflict if one contradicts an existing row."""
     sessions.ensure_owner(connection, principal, now)
+    if prepared[beliefs] or prepared[belief_supports]:
+        sessions.lock_owner(connection, principal.owner)
     try:
         added = {table: _insert(connection, table, values) for table, values in prepared.items()}
     except IntegrityError as error:
@@ -185,6 +194,9 @@ def _follow_up(connection: Connection, added: Added, now: int, redact: Redact) -
     """Add the rows to the search index, and set the watermarks of extraction."""
     for row in (*added[fact_sources], *added[barred_sources]):
         _count_as_read(connection, row)
+    if roots := {row["belief"] for row in (*added[beliefs], *added[belief_supports])}:
+        owner = next(iter(added[beliefs] or added[belief_supports]))["owner"]
+        belief_standing.recompute(connection, owner, roots, Change(now, "imported"))
     for row in _current(connection, added[facts], now):
         index.add_fact(connection, row, fact_passages(row.text))
         tasks.schedule(connection, row.owner, row.owner, "embed", now)

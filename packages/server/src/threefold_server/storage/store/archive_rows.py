@@ -14,11 +14,20 @@ from uuid import UUID
 
 from sqlalchemy import BigInteger, Boolean, Column, Float, Integer, LargeBinary, SmallInteger, Table
 
+from threefold.contract.beliefs import BeliefCause, Verdict
 from threefold.contract.common import MAX_PAYLOAD_CHARS, NotedBy, Origin, Role, TurnKind, Visibility, check_exact
 from threefold.errors import InvalidRequest
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Holder, Principal, Reach, data_holder, item_key, session_key, thread_key
-from threefold_server.storage.engine.tables import checkpoint_blobs, checkpoints, facts, items, sessions, threads
+from threefold_server.storage.engine.tables import (
+    beliefs,
+    checkpoint_blobs,
+    checkpoints,
+    facts,
+    items,
+    sessions,
+    threads,
+)
 from threefold_server.storage.engine.types import Key
 from threefold_server.storage.threads.threads import blob_key, namespace_key
 
@@ -29,11 +38,13 @@ _ALLOWED: dict[str, Collection[Any]] = {
     "kind": get_args(TurnKind),
     "origin": get_args(Origin),
     "noted_by": get_args(NotedBy),
+    "verdict": get_args(Verdict),
+    "cause": get_args(BeliefCause),
     "visibility": [int(Reach[name]) for name in get_args(Visibility)],
 }
 _BITS = ((SmallInteger, 15), (BigInteger, 63), (Integer, 31), (Float, 63))
-_LEAST = {"seq": 1, "from_seq": 1, "upto_seq": 1, "trust": 0.0, "idx": -(2**31)}
-_MOST = {"trust": 1.0}
+_LEAST = {"seq": 1, "from_seq": 1, "upto_seq": 1, "trust": 0.0, "n": 1, "idx": -(2**31)}
+_MOST = {"trust": 1.0, "verdict_trust": 1.0, "confidence": 1.0}
 _COUNT = (0, 2**30 - 1)
 """The range of other numbers: a count that the service can add to without an overflow of the column."""
 _LARGE_COUNT = (0, 2**53 - 1)
@@ -84,11 +95,11 @@ def _keys(table: Table, row: Values, holder: Holder) -> Mapping[str, Any]:
         return {"place": namespace_key(row["ns"])}
     if table is checkpoint_blobs:
         return {"blob": blob_key(row["channel"], json.loads(row["version"]))}
-    if table not in (sessions, facts):
+    if table not in (sessions, facts, beliefs):
         return {}  # it refers to a row of another table, whose keys are checked
     named = row.get("session_id")
     session = None if named is None else session_key(holder.owner, holder.agent, named)
-    if table is sessions:
+    if table in (sessions, beliefs):
         return {"session": session}
     return {"session": session, "writer": holder.principal.user if row.get("shared") else None}
 

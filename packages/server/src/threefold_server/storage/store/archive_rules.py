@@ -17,16 +17,25 @@ from sqlalchemy import Table
 from threefold.checks import checked, checked_id
 from threefold.contract import PutCheckpointRequest, PutItem, PutWritesRequest, SaveFactRequest, TurnIn, WriteRequest
 from threefold.contract.admin import ArchiveRow
+from threefold.contract.beliefs import (
+    CloseExperimentRequest,
+    OpenExperimentRequest,
+    RecordBeliefRequest,
+    ReverifyRequest,
+)
 from threefold.contract.common import MAX_CONTENT_CHARS, MAX_ID_CHARS
 from threefold.contract.threads import BlobIn
 from threefold.errors import InvalidRequest
 from threefold_server.rules.access import Principal, Reach
 from threefold_server.rules.trust import imported_trust
 from threefold_server.storage.engine.tables import (
+    belief_events,
+    beliefs,
     checkpoint_blobs,
     checkpoint_writes,
     checkpoints,
     digests,
+    experiments,
     facts,
     items,
     sessions,
@@ -161,6 +170,68 @@ def _write(row: Values, _: Rules) -> Values:
     return {}
 
 
+def _belief(row: Values, rules: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    names = ("statement", "falsification", "confidence", "session_id")
+    kind = "assumption" if row["assumption"] else "hypothesis"
+    visibility, context = Reach(row["visibility"]).name, _json(row["context"])
+    checked(
+        RecordBeliefRequest,
+        **{name: row.get(name) for name in names},
+        kind=kind,
+        visibility=visibility,
+        context=context,
+    )
+    clean = {**_belief_texts(row, rules), "context": redact_json(row["context"], rules.redact)}
+    if rules.trusted:
+        return clean
+    trust, judged = row["trust"], row.get("verdict_trust")
+    of_verdict = None if judged is None else imported_trust(judged)
+    return {**clean, "origin": "import", "trust": imported_trust(trust), "verdict_trust": of_verdict}
+
+
+def _belief_event(row: Values, rules: Rules) -> Values:
+    if row.get("agent") is not None:
+        checked_id("agent", row["agent"])
+    checked(
+        RecordBeliefRequest,
+        kind="assumption",
+        **{name: row.get(name) for name in ("statement", "falsification", "confidence")},
+    )
+    return _belief_texts(row, rules)
+
+
+def _belief_texts(row: Values, rules: Rules) -> Values:
+    falsification = row.get("falsification")
+    return {
+        "statement": rules.redact(row["statement"]),
+        "falsification": None if falsification is None else rules.redact(falsification),
+    }
+
+
+def _experiment(row: Values, rules: Rules) -> Values:
+    checked_id("agent", row["agent"])
+    checked(OpenExperimentRequest, belief_id=row["belief"].hex, plan=row.get("plan"))
+    if row.get("reason") is not None or row.get("changed") is not None:
+        checked(ReverifyRequest, reason=row.get("reason"), changed=row.get("changed"))
+    if len({row.get(name) is None for name in ("verdict", "justification", "closed_at", "trust")}) > 1:
+        raise ValueError
+    evidence = _json(row.get("evidence", "[]"))
+    if row.get("verdict") is not None:
+        judged = {name: row[name] for name in ("verdict", "justification")}
+        checked(CloseExperimentRequest, **judged, evidence=evidence)
+    elif evidence:
+        raise ValueError
+    texts = {name: row[name] for name in ("plan", "reason", "changed", "justification") if row.get(name) is not None}
+    clean = {name: rules.redact(text) for name, text in texts.items()}
+    trust = row.get("trust")
+    return {
+        **clean,
+        "evidence": redact_json(row.get("evidence", "[]"), rules.redact),
+        "trust": trust if rules.trusted or trust is None else imported_trust(trust),
+    }
+
+
 def _json(text: str) -> Any:
     """Return the value of a JSON column; raise ValueError for invalid JSON, deep nesting, or NaN."""
     return from_json(text, allow_inf_nan=False)
@@ -181,5 +252,8 @@ _CHECKS: Mapping[Table, Callable[[Values, Rules], Values]] = {
     checkpoints: _checkpoint,
     checkpoint_blobs: _blob,
     checkpoint_writes: _write,
+    beliefs: _belief,
+    belief_events: _belief_event,
+    experiments: _experiment,
 }
 """The sources of facts have numbers only. They are checked against their session after its turns are inserted."""

@@ -14,7 +14,7 @@ from threefold_server.rules.access import SHARED_POOL, Principal, derive_key
 from threefold_server.storage.engine.pseudonyms import pseudonyms
 from threefold_server.storage.engine.tables import audit
 
-OwnAction = Literal["forget", "refused"]
+OwnAction = Literal["forget", "refused", "verdict", "reverify"]
 AdminAction = Literal["export", "import", "rename", "list", "owners"]
 KeyAction = Literal["key.create", "key.rotate", "key.revoke"]
 UpgradeAction = Literal["rekey"]

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Table, exists, func, literal, 
 from threefold.contract import Memory
 from threefold.contract.admin import AdminListRequest, Owner, StoreUsage
 from threefold_server.clock import from_micros
-from threefold_server.storage.engine.tables import facts, items, owners, passages, sessions, threads, turns
+from threefold_server.storage.engine.tables import beliefs, facts, items, owners, passages, sessions, threads, turns
 from threefold_server.storage.engine.types import AnyRow, row_value
 from threefold_server.storage.memories import facts as fact_store
 from threefold_server.storage.memories import turn_memories
@@ -20,7 +20,7 @@ from threefold_server.storage.memories.listing import FACT, TURN, Position, afte
 from threefold_server.storage.store.system import task_counts
 from threefold_server.text.redaction import Redact
 
-_HELD = (sessions, facts, items, threads)
+_HELD = (sessions, facts, items, threads, beliefs)
 """Tables of memory. An owner without rows in these has no stored data; other rows depend on them or record erasures."""
 
 _HAS_MEMORY = or_(*(exists().where(table.c.owner == owners.c.owner) for table in _HELD))

@@ -14,6 +14,7 @@ from threefold_server.storage.engine.statements import insert_into
 from threefold_server.storage.engine.tables import (
     TENANT_TABLES,
     audit,
+    beliefs,
     erased_turns,
     facts,
     items,
@@ -33,7 +34,12 @@ STAYING = (owners, model_use, erased_turns, receipts, audit)
 """What stays with the old name: what it has spent, marks that stop its late writers, and what was noted of it."""
 
 MOVING = tuple(table for table in metadata.sorted_tables if table in TENANT_TABLES and table not in STAYING)
-_PLACES = ((sessions, "session", "session_id"), (facts, "session", "session_id"), (threads, "thread", "thread_id"))
+_PLACES = (
+    (sessions, "session", "session_id"),
+    (facts, "session", "session_id"),
+    (beliefs, "session", "session_id"),
+    (threads, "thread", "thread_id"),
+)
 """Tables whose rows are placed in a session, its key, and its name. A fact may be saved before its session begins."""
 
 PARENTS = {key.column.table for table in MOVING for key in table.foreign_keys} & {*MOVING}
