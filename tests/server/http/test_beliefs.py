@@ -10,7 +10,7 @@ from uuid import UUID
 
 import httpx
 import pytest
-from sqlalchemy import insert
+from sqlalchemy import Connection, event, insert
 
 from threefold import MemoryClient
 from threefold.contract import Belief
@@ -19,6 +19,7 @@ from threefold_server.local import LocalService
 from threefold_server.rules.access import owner_key
 from threefold_server.storage.engine.database import Database
 from threefold_server.storage.engine.tables import belief_supports, beliefs
+from threefold_server.storage.knowledge.belief_standing import dependents
 
 
 def premise(memory: MemoryClient, statement: str, **options: Any) -> Belief:
@@ -335,3 +336,18 @@ def test_verdict_and_reverification_are_in_the_audit(database_url: str) -> None:
         assert entries["verdict"].target == "falsified"
         assert entries["verdict"].counts == {"unsupported": 1, "restored": 0}
         assert entries["reverify"].counts == {"attempt": 2}
+
+
+def test_search_for_dependents_uses_the_index_of_supporters(sqlite_url: str) -> None:
+    """SQLite read all supports of the owner for each belief on the way."""
+    sent: list[str] = []
+    with closing(Database(sqlite_url)) as database:
+
+        def explained(connection: Connection) -> str:
+            event.listen(connection, "before_cursor_execute", lambda *call: sent.append(call[2]))
+            dependents(connection, UUID(int=1), [UUID(int=2)])
+            values = [b""] * sent[0].count("?")
+            return str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sent[0]}", tuple(values)).all())
+
+        plan = database.read_sync(UUID(int=1), explained)
+    assert plan.count("belief_supports_by_supporter (owner=? AND supporter=?)") == 2

@@ -57,7 +57,8 @@ belief_supports = Table(
     Column("alternative", SmallInteger, primary_key=True, comment="the number of the support set"),
     Column("supporter", Key, primary_key=True, comment="a belief; stays after it has been forgotten"),
     ForeignKeyConstraint(["owner", "belief"], ["beliefs.owner", "beliefs.belief"], ondelete="CASCADE"),
-    Index("belief_supports_by_supporter", "owner", "supporter"),
+    # With `belief`, since SQLite prefers the primary key, which covers the query: 10,000 dependents took 14 s.
+    Index("belief_supports_by_supporter", "owner", "supporter", "belief"),
 )
 
 belief_events = Table(

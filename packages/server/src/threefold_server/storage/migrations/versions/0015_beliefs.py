@@ -58,7 +58,7 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["owner", "belief"], ["beliefs.owner", "beliefs.belief"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("owner", "belief", "alternative", "supporter"),
     )
-    op.create_index("belief_supports_by_supporter", "belief_supports", ["owner", "supporter"], unique=False)
+    op.create_index("belief_supports_by_supporter", "belief_supports", ["owner", "supporter", "belief"], unique=False)
     op.create_table(
         "belief_events",
         sa.Column("owner", Key(), nullable=False),
