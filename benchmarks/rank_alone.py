@@ -12,7 +12,8 @@ from uuid import UUID, uuid4
 
 from seeding import QUERY_WORDS, TURN_WORDS, TURNS, Words
 
-from threefold_server.rules.ranking import Corpus, Row, rank
+from threefold_server.rules.candidates import Corpus, Row
+from threefold_server.rules.ranking import rank
 from threefold_server.storage.memories.search_queries import NEAREST
 from threefold_server.text.indexed import Passage, turn_passages
 from threefold_server.text.terms import query_terms

@@ -232,6 +232,11 @@ def used(
         service.client(user="ana", agent="support", timeout=60.0) as memory,
     ):
         use_every_verb(memory)
+    with (
+        LocalService(database_url=postgres_url, **SETTINGS, index_cache_mb=0) as service,
+        service.client(user="ana", agent="support", timeout=60.0) as memory,
+    ):
+        memory.recall("Oslo", include=["long_term", "shared"])  # searched in the database
     return [one for one in statements if one.scope == str(ANA) and TENANT.search(one.sql)]
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from threefold_server.rules.ranking import Corpus, Ranked, Row, rank
+from threefold_server.rules.candidates import Corpus, Row
+from threefold_server.rules.ranking import Ranked, rank
 from threefold_server.text.terms import lexical_text, query_terms, terms
 
 CORPUS = Corpus(passages=100, average_length=6.0)

@@ -131,6 +131,7 @@ async def open_service(
         summarizer = build_summarizer(chat, settings.prompts)
         extractor = build_extractor(chat, settings.prompts) if chat and settings.extracts_facts else None
         service = Service(settings, database, embedder, summarizer, extractor, metrics)
+        stack.push_async_callback(service.aclose)
         if claim:
             await database.write("system", lambda c: system.claim_embedder(c, embedder.name))
         yield service

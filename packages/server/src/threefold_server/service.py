@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -17,6 +18,7 @@ from threefold_server.models.ports import Embedder, Extractor, Summarizer
 from threefold_server.rules.access import Principal
 from threefold_server.settings import Settings
 from threefold_server.storage.engine.database import Database
+from threefold_server.storage.memories.owner_index import IndexCache
 from threefold_server.telemetry import Metrics
 from threefold_server.text.redaction import Redact, redactor_for
 from threefold_server.text.remembered import Recent, Remembered
@@ -82,8 +84,25 @@ class Service:
     query_vectors: Recent[NDArray[np.float32]] = field(default_factory=lambda: Recent(QUERY_VECTORS))
     """The vectors of recent queries, by a hash of owner, embedder and query. The owner is part of the hash, so that the
     time of an answer does not tell one user what others asked."""
+    index: IndexCache = field(init=False)
+    """The search indexes of the owners that were served last."""
     redact: Redact = field(init=False)
     """Removes secrets from a text, as the setting `redact` says."""
 
+    _started: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]], init=False)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do some work after the request; `aclose` cancels it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._started.add(task)
+        task.add_done_callback(self._started.discard)
+
+    async def aclose(self) -> None:
+        """Cancel the work that was started, and wait for its end."""
+        for task in self._started:
+            task.cancel()
+        await asyncio.gather(*self._started, return_exceptions=True)
+
     def __post_init__(self) -> None:
+        self.index = IndexCache(self.settings.index_cache_mb * 2**20, self.metrics)
         self.redact = redactor_for(self.settings.redact)

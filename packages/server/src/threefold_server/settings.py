@@ -186,6 +186,11 @@ class Settings(BaseSettings):
     background_threads: int = Field(
         default=BACKGROUND_THREADS, ge=1, description="Database threads of background work, each with a connection."
     )
+    index_cache_mb: int = Field(
+        default=256,
+        ge=0,
+        description="Megabytes of memory for the search indexes of the users served last; 0: search in the database.",
+    )
     consolidate: Annotated[Consolidate | None, BeforeValidator(_off_if_false)] = Field(
         default=None,
         description="Where background work runs: process (one that each process of `serve` starts), thread (in the "

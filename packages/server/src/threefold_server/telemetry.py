@@ -78,6 +78,18 @@ class Metrics:
         self.facts = Counter(
             "threefold_facts", "Facts extracted from turns, by outcome.", ["outcome"], registry=self.work_registry
         )
+        self.index_lookups = Counter(
+            "threefold_index_lookups",
+            "Recalls by where they searched: in memory (hit, update, load), or in the database.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.index_bytes = Gauge(
+            "threefold_index_bytes", "Bytes of the search indexes kept in memory.", registry=self.registry
+        )
+        self.index_evictions = Counter(
+            "threefold_index_evictions", "Owners whose index was dropped to make room.", registry=self.registry
+        )
         self.erasures = Counter(
             "threefold_erasures", "Forget requests carried out.", ["selector"], registry=self.registry
         )

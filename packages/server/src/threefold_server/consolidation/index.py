@@ -129,9 +129,9 @@ def _store_vectors(
     tasks.confirm_lease(connection, claim)
     system.claim_embedder(connection, embedder)
     if rows:
-        index.set_vectors(connection, embedder, rows, vectors)
+        index.set_vectors(connection, claim.owner, embedder, rows, vectors)
     if stale:
-        index.discard(connection, stale)
+        index.discard(connection, claim.owner, stale)
     tasks.advance(connection, claim, claim.upto)
     done = not index.pending(connection, claim.owner, claim.subject, limit=1)
     if done:

@@ -42,6 +42,7 @@ def _store(connection: Connection, service: Service) -> list[Finding]:
         _stale_leases(connection, now),
         _late(connection, now),
         _vectors(connection, service.embedder.name),
+        _index(connection, service),
         _clocks(connection, service),
         _purge(connection),
         _files(service),
@@ -74,6 +75,17 @@ def _vectors(connection: Connection, embedder: str) -> Finding:
         return Finding("vectors", f"made by {embedder}")
     detail = f"{others} made by another embedder; the store's is {stamp}, the configured one {embedder}"
     return Finding("vectors", detail, "run: threefold reembed, or configure the store's embedder")
+
+
+def _index(connection: Connection, service: Service) -> Finding:
+    most = service.settings.index_cache_mb
+    if not most:
+        return Finding("search index", "not kept in memory (THREEFOLD_INDEX_CACHE_MB is 0)")
+    large = system.owners_with_more_passages(connection, service.index.most_passages)
+    if not large:
+        return Finding("search index", f"of every user, fits into {most} MB of memory")
+    detail = f"of {large} users does not fit into {most} MB of memory; they are searched in the database"
+    return Finding("search index", detail, "raise THREEFOLD_INDEX_CACHE_MB")
 
 
 def _clocks(connection: Connection, service: Service) -> Finding:

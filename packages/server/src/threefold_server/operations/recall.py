@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from uuid import UUID
@@ -247,9 +248,20 @@ async def _long_term(service: Service, scope: ScopeFilter, request: RecallReques
         conditions=search_queries.Conditions(service.clock(), request.min_trust, _until(request)),
         limit=tiers.top_k + len(request.exclude_ids) + SPARE,
         redact=service.redact,
+        index=service.index,
     )
     with span("search"):
         tiers.found, tiers.pending = await service.database.read(scope.owner, query_search.run, pipelined=True)
+    if scope.owner in service.index.waiting:
+        service.index.waiting.discard(scope.owner)
+        service.start(_load_index(service, scope.owner))
+
+
+async def _load_index(service: Service, owner: UUID) -> None:
+    """Load the search index of an owner for later recalls. Until then they search in the database."""
+    load = partial(service.index.load, owner=owner, embedder=service.embedder.name)
+    with suppress(Unavailable):
+        await service.database.read(owner, load, pipelined=True, background=True)
 
 
 async def _query_vector(

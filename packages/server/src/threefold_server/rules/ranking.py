@@ -7,56 +7,35 @@ sessions and speakers 81; with substance 82; with facts that cite turns 83. Fusi
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from dataclasses import replace
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 
 from threefold.contract import ScoreParts, ScoreTest
+from threefold_server.rules.candidates import (
+    SEQ_BITS,
+    Candidates,
+    Corpus,
+    Floats,
+    Ints,
+    Row,
+    Texts,
+    TurnKey,
+    from_rows,
+    join,
+    starts,
+)
 from threefold_server.text.terms import query_terms, speakers_named
-
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
-TurnKey: TypeAlias = tuple[UUID, int]
-"""A turn: its session and sequence number."""
 
 K1, B = 0.9, 0.4
 WEIGHTS = {"turn": 0.24, "window": 0.56, "session": 0.08, "speaker": 0.12}
 # Among memories that fit equally well, the longer one is more often the evidence: recall@5 +1.3, recall@10 +0.8.
 SUBSTANCE = 0.3
 
-_SEQ_BITS, _PART_BITS = 32, 16
 _AROUND = np.array([-1, 0, 1])
-
-
-class Row(NamedTuple):
-    """A search hit of one passage: a term of the query in it (`term`, `tf`), its `cosine`, or both.
-
-    (`source`, `seq`) is (session, sequence number) for a turn and (fact, 0) for a fact; a long text has several parts.
-    The rows of a passage differ only in `term`, `tf` and `cosine`, come in any order, and have each term once. `at`
-    orders by age; `length` counts terms.
-    """
-
-    source: UUID
-    seq: int
-    part: int
-    speaker: str | None
-    at: int
-    length: int
-    term: str | None = None
-    tf: int = 0
-    cosine: float | None = None
-    pending: bool = False
-    """It has no vector yet, so only its words can find it."""
-
-
-class Corpus(NamedTuple):
-    """The number of passages that the reader may see, hits or not, and their mean length in terms."""
-
-    passages: int
-    average_length: float
 
 
 class Ranked(NamedTuple):
@@ -66,38 +45,6 @@ class Ranked(NamedTuple):
     seq: int
     score: float
     parts: ScoreParts
-
-
-@dataclass(frozen=True)
-class _Texts:
-    """Texts as columns: counts of terms (texts x terms), lengths, and cosines (NaN: not known)."""
-
-    tf: Floats
-    length: Floats
-    cosine: Floats
-    pending: NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class _Items:
-    """Turns and facts, whole and in parts, sorted by key (source, then seq) so that neighbours are found by search."""
-
-    code: dict[int, int]
-    key: Ints
-    row: Ints
-    at: Ints
-    speaker: list[str | None]
-    whole: _Texts
-    parts: _Texts
-    part_of: Ints
-
-    @property
-    def source(self) -> Ints:
-        return self.key >> _SEQ_BITS
-
-    @property
-    def seq(self) -> Ints:
-        return self.key & ((1 << _SEQ_BITS) - 1)
 
 
 def rank(
@@ -120,12 +67,25 @@ def rank(
     """
     if not rows:
         return []
+    items = from_rows(rows, query_terms(query), cited or {})
+    return rank_candidates(query, items, corpus, min_score=min_score, min_score_of=min_score_of, limit=limit)
+
+
+def rank_candidates(
+    query: str,
+    items: Candidates,
+    corpus: Corpus,
+    *,
+    min_score: float = 0.0,
+    min_score_of: ScoreTest = "either",
+    limit: int | None = None,
+) -> list[Ranked]:
+    """Return the candidates, best first; arguments as for `rank`."""
     corpus = corpus._replace(average_length=max(corpus.average_length, 1.0))
     terms = query_terms(query)
-    items = _items(rows, terms)
-    own = np.maximum.reduceat(_relevance(items.parts, corpus), _starts(items.part_of))
+    own = np.maximum.reduceat(_relevance(items.parts, corpus), starts(items.part_of))
     parts = {
-        "turn": _raise_cited(own, items, cited or {}),
+        "turn": _raise_cited(own, items),
         "window": np.where(items.seq == 0, own, _windows(items, corpus)),
         "session": _sessions(items),
         "speaker": _speakers(items, query, terms),
@@ -136,63 +96,20 @@ def rank(
     passes = (absolute > 0) & (absolute >= min_score)
     order = np.lexsort((-items.seq, -items.at, -score))
     best = order[passes[order]][:limit]
-    return [_ranked(rows[int(items.row[i])], float(score[i]), parts, i) for i in best]
+    return [_ranked(items, float(score[i]), parts, int(i)) for i in best]
 
 
-def _items(rows: Sequence[Row], terms: Sequence[str]) -> _Items:
-    source, seq, part, speaker, at, length, term, tf, cosine, pending = zip(*rows, strict=True)
-    numbers = [key.int for key in source]  # hashing UUIDs takes 6 of 11 ms at 5,000 rows
-    code = {number: i for i, number in enumerate(sorted(set(numbers)))}
-    keys = np.array([code[number] for number in numbers]) << _SEQ_BITS | np.array(seq)
-    key, first, item = np.unique(keys, return_index=True, return_inverse=True)
-    part_key = item << _PART_BITS | np.array(part)
-    part_keys, sample, passage = np.unique(part_key, return_index=True, return_inverse=True)
-    cosines = np.full(len(sample), np.nan)
-    np.fmax.at(cosines, passage, np.array(cosine, dtype=float))
-    counts = _counts(passage, term, tf, terms)
-    lengths = np.array(length, dtype=float)[sample]
-    parts = _Texts(counts, lengths, cosines, np.array(pending, dtype=bool)[sample])
-    part_of = part_keys >> _PART_BITS
-    speakers = [speaker[i] for i in first]
-    return _Items(code, key, first, np.array(at)[first], speakers, _joined(parts, part_of), parts, part_of)
-
-
-def _counts(passage: Ints, term: Sequence[str | None], tf: Sequence[int], terms: Sequence[str]) -> Floats:
-    """Return how often each passage contains each term."""
-    column: dict[str | None, int] = {name: i for i, name in enumerate(terms)}
-    columns = np.array([column.get(name, len(terms)) for name in term])
-    counts = np.zeros((passage.max() + 1, len(terms) + 1))
-    counts[passage, columns] = tf
-    return counts[:, :-1]
-
-
-def _starts(group: Ints) -> Ints:
-    """Return where each group begins in a sorted column."""
-    return np.flatnonzero(np.diff(group, prepend=-1))
-
-
-def _joined(texts: _Texts, group: Ints) -> _Texts:
-    """Return each group of texts as one text."""
-    start = _starts(group)
-    return _Texts(
-        np.add.reduceat(texts.tf, start),
-        np.add.reduceat(texts.length, start),
-        np.fmax.reduceat(texts.cosine, start),
-        np.logical_and.reduceat(texts.pending, start),
-    )
-
-
-def _relevance(texts: _Texts, corpus: Corpus) -> Floats:
+def _relevance(texts: Texts, corpus: Corpus) -> Floats:
     words = _unit(_bm25(texts, corpus))
     return 0.5 * np.where(texts.pending, words, _unit(_fill_unknown(texts.cosine))) + 0.5 * words
 
 
-def _bm25(texts: _Texts, corpus: Corpus) -> Floats:
+def _bm25(texts: Texts, corpus: Corpus) -> Floats:
     norm = K1 * (1 - B + B * texts.length / corpus.average_length)
     return texts.tf * (K1 + 1) / (texts.tf + norm[:, None]) @ _rarity(texts, corpus)
 
 
-def _rarity(texts: _Texts, corpus: Corpus) -> Floats:
+def _rarity(texts: Texts, corpus: Corpus) -> Floats:
     """Return the inverse document frequency of each term. `texts` holds all texts with a term, so they are counted."""
     having = np.count_nonzero(texts.tf, axis=0)
     return np.log1p((np.maximum(corpus.passages - having, 0) + 0.5) / (having + 0.5))
@@ -210,22 +127,15 @@ def _unit(values: Floats) -> Floats:
     return values / (values.max(initial=0.0) or 1.0)
 
 
-def _raise_cited(own: Floats, items: _Items, cited: Mapping[UUID, Sequence[TurnKey]]) -> Floats:
+def _raise_cited(own: Floats, items: Candidates) -> Floats:
     """Return the relevance with each turn raised to that of the best fact that cites it."""
-    code = items.code
-    pairs = [
-        (code[session.int] << _SEQ_BITS | seq, code[fact.int] << _SEQ_BITS)
-        for fact, turns in cited.items()
-        for session, seq in turns
-        if fact.int in code and session.int in code
-    ]
-    turn, fact = _find(items.key, np.array(pairs, dtype=np.int64).reshape(-1, 2)).T
+    turn, fact = _find(items.key, items.cited).T
     raised = np.append(own, 0.0)
     np.maximum.at(raised, turn, raised[fact])
     return raised[:-1]
 
 
-def _windows(items: _Items, corpus: Corpus) -> Floats:
+def _windows(items: Candidates, corpus: Corpus) -> Floats:
     """Return the best score of the three windows of three turns that contain each turn.
 
     An answer often lacks the words of its question.
@@ -233,7 +143,7 @@ def _windows(items: _Items, corpus: Corpus) -> Floats:
     centre = np.unique(items.key[:, None] + _AROUND)
     member = _find(items.key, centre[:, None] + _AROUND)
     cosine = _fill_unknown(items.whole.cosine)
-    windows = _Texts(
+    windows = Texts(
         np.vstack([items.whole.tf, np.zeros(items.whole.tf.shape[1])])[member].sum(axis=1),
         np.append(items.whole.length, corpus.average_length)[member].sum(axis=1),
         np.append(cosine, cosine.min())[member].mean(axis=1),
@@ -249,14 +159,14 @@ def _find(keys: Ints, sought: Ints) -> Ints:
     return np.where(keys[index] == sought, index, len(keys))
 
 
-def _sessions(items: _Items) -> Floats:
+def _sessions(items: Candidates) -> Floats:
     """Return the score of the words of each turn's whole session. Its length would cost a query and gains nothing."""
-    sessions = _joined(items.whole, items.source)
+    sessions = join(items.whole, items.source)
     average = Corpus(len(sessions.length), 1.0)
     return _unit(_bm25(replace(sessions, length=np.ones(average.passages)), average))[items.source]
 
 
-def _speakers(items: _Items, query: str, terms: Sequence[str]) -> Floats:
+def _speakers(items: Candidates, query: str, terms: Sequence[str]) -> Floats:
     """Return 1 for a turn by a speaker whom the query names, and for a fact that mentions one."""
     named = speakers_named(query, {name for name in items.speaker if name})
     names = {term for name in named for term in query_terms(name)}
@@ -271,7 +181,7 @@ def _score(parts: Mapping[str, Floats], substance: Floats) -> Floats:
     return np.round(fused * (1 + SUBSTANCE * substance) / (1 + SUBSTANCE), 9)
 
 
-def _coverage(items: _Items, corpus: Corpus) -> Floats:
+def _coverage(items: Candidates, corpus: Corpus) -> Floats:
     """Return the share of the query's terms, weighted by rarity, that each item contains."""
     rarity = _rarity(items.parts, corpus)
     return (items.whole.tf > 0) @ rarity / (rarity.sum() or 1.0)
@@ -285,6 +195,8 @@ def _absolute(parts: Mapping[str, Floats], pending: NDArray[np.bool_], min_score
     return np.fmax(cosine, coverage)
 
 
-def _ranked(row: Row, score: float, parts: Mapping[str, Floats], i: int) -> Ranked:
-    values = {name: float(part[i]) for name, part in parts.items() if not np.isnan(part[i])}
-    return Ranked(row.source, row.seq, score, ScoreParts(**values))
+def _ranked(items: Candidates, score: float, parts: Mapping[str, Floats], i: int) -> Ranked:
+    values: dict[str, Any] = {name: float(part[i]) for name, part in parts.items() if not np.isnan(part[i])}
+    key = int(items.key[i])
+    source, seq = items.source_at(key >> SEQ_BITS), key & ((1 << SEQ_BITS) - 1)
+    return Ranked(source, seq, score, ScoreParts.model_construct(**values))

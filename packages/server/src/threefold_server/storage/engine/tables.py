@@ -49,6 +49,8 @@ owners = Table(
     Column("erase_epoch", BigInteger, nullable=False, server_default=text("0")),
     Column("facts_rev", BigInteger, nullable=False, server_default=text("0")),
     Column("created_at", BigInteger, nullable=False),
+    Column("index_rev", BigInteger, nullable=False, server_default=text("0"), comment="raised by each change"),
+    Column("index_cut", BigInteger, nullable=False, server_default=text("0"), comment="the last that removed passages"),
 )
 
 sessions = Table(
@@ -230,8 +232,11 @@ passages = Table(
     Column("expires_at", BigInteger),
     Column("embedder", Text, comment="the stamp of the vector; null while it is pending"),
     Column("vector", Vector),
+    Column("rev", BigInteger, nullable=False, server_default=text("0"), comment="the owner's index_rev at its change"),
+    Column("terms", Text, comment="the postings of the passage: term and count by turns, between spaces"),
     ForeignKeyConstraint(["owner"], ["owners.owner"], ondelete="CASCADE"),
     Index("passages_by_owner", "owner", "source"),
+    Index("passages_by_rev", "pool", "rev"),
     Index("passages_length", "pool", "length"),
     Index(
         "passages_pending",

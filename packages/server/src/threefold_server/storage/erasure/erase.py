@@ -170,11 +170,16 @@ def erase_owner(connection: Connection, owner: UUID, now: int) -> None:
 
 
 def raise_epoch(connection: Connection, owner: UUID) -> None:
-    """Raise the epoch of an owner, so that no running consolidation stores its result."""
+    """Raise the epoch of an owner: no running consolidation stores its result, and processes drop its index."""
     connection.execute(
         update(owners)
         .where(owners.c.owner == owner)
-        .values(erase_epoch=owners.c.erase_epoch + 1, facts_rev=owners.c.facts_rev + 1)
+        .values(
+            erase_epoch=owners.c.erase_epoch + 1,
+            facts_rev=owners.c.facts_rev + 1,
+            index_rev=owners.c.index_rev + 1,
+            index_cut=owners.c.index_rev + 1,
+        )
     )
 
 

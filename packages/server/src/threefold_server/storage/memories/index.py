@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 from threefold_server.rules.access import SHARED_POOL
 from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.prepared import Prepared
-from threefold_server.storage.engine.tables import facts, items, passages, postings, turns
+from threefold_server.storage.engine.tables import facts, items, owners, passages, postings, turns
 from threefold_server.storage.engine.types import AnyRow
 from threefold_server.text.indexed import Passage
 
@@ -38,7 +38,7 @@ _ADD_POSTING = Prepared(insert(postings).values({column.name: bindparam(column.n
 _SET_VECTOR = Prepared(
     update(passages)
     .where(*(column == bindparam(f"key_{column.name}") for column in _KEY))
-    .values(embedder=bindparam("stamp"), vector=bindparam("values"))
+    .values(embedder=bindparam("stamp"), vector=bindparam("values"), rev=bindparam("raised"))
 )
 
 
@@ -65,29 +65,44 @@ def next_turns(
     return connection.execute(statement).all(), len(chosen) < len(found) or len(chosen) == limit
 
 
-def add_turns(connection: Connection, agent: str, entries: Iterable[tuple[AnyRow, Sequence[Passage]]]) -> None:
+def raise_revision(connection: Connection, owner: UUID, *, cut: bool = False) -> int:
+    """Note that what a search of this owner reads has changed; return the number of the change.
+
+    Whoever keeps the index in memory compares this number at each recall (`owner_index.py`). The owner is locked
+    until the transaction ends, so that the changes become visible in the order of their numbers. A transaction that
+    has locked anything of the owner in a weaker way must not call it: two such would wait for each other.
+
+    Args:
+        cut: Passages were taken out, rather than added or changed.
+    """
+    following = owners.c.index_rev + 1
+    values = {"index_rev": following, **({"index_cut": following} if cut else {})}
+    statement = update(owners).where(owners.c.owner == owner).values(values).returning(owners.c.index_rev)
+    return connection.execute(statement).scalar_one_or_none() or 0
+
+
+def add_turns(connection: Connection, agent: str, entries: Sequence[tuple[AnyRow, Sequence[Passage]]]) -> None:
     """Add turns of one agent's session to the index. Search finds them by words; their vectors are pending."""
-    _add(
-        connection,
-        [
-            (
-                {
-                    "pool": turn.owner,
-                    "source": turn.session,
-                    "seq": turn.seq,
-                    "owner": turn.owner,
-                    "agent": agent,
-                    "session": turn.session,
-                    "visibility": turn.visibility,
-                    "event_at": turn.event_at,
-                    "trust": trust_of(turn),
-                    "expires_at": None,
-                },
-                found,
-            )
-            for turn, found in entries
-        ],
-    )
+    added = [
+        (
+            {
+                "pool": turn.owner,
+                "source": turn.session,
+                "seq": turn.seq,
+                "owner": turn.owner,
+                "agent": agent,
+                "session": turn.session,
+                "visibility": turn.visibility,
+                "event_at": turn.event_at,
+                "trust": trust_of(turn),
+                "expires_at": None,
+            },
+            found,
+        )
+        for turn, found in entries
+    ]
+    if entries:
+        _add(connection, added, raise_revision(connection, entries[0][0].owner))
 
 
 def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> None:
@@ -103,7 +118,7 @@ def add_fact(connection: Connection, fact: AnyRow, found: Sequence[Passage]) -> 
         **_dates(fact),
         "trust": fact.trust,
     }
-    _add(connection, [(columns, found)])
+    _add(connection, [(columns, found)], 0 if fact.shared else raise_revision(connection, fact.owner))
 
 
 def add_items(
@@ -140,7 +155,8 @@ def add_items(
 def update_fact(connection: Connection, fact: AnyRow) -> None:
     """Update the dates of an indexed fact."""
     own = (passages.c.owner == fact.owner, passages.c.source == fact.fact)
-    connection.execute(update(passages).where(*own).values(_dates(fact)))
+    rev = raise_revision(connection, fact.owner)
+    connection.execute(update(passages).where(*own).values({**_dates(fact), "rev": rev}))
 
 
 def _dates(fact: AnyRow) -> dict[str, Any]:
@@ -162,6 +178,8 @@ def remove(
     if seqs is not None:
         chosen.append(passages.c.seq.in_(seqs))
         within.append(postings.c.seq.in_(seqs))
+    if owner in pools:
+        raise_revision(connection, owner, cut=True)
     connection.execute(delete(postings).where(*within))
     return connection.execute(delete(passages).where(*chosen)).rowcount
 
@@ -197,16 +215,23 @@ def sources_of(connection: Connection, owner: UUID, rows: Sequence[AnyRow]) -> d
     return found | {(row.session, row.seq): row for row in connection.execute(turn_rows)}
 
 
-def set_vectors(connection: Connection, embedder: str, rows: Sequence[AnyRow], vectors: NDArray[np.float32]) -> None:
-    """Store the vectors of pending passages, with the name of their embedder."""
+def set_vectors(
+    connection: Connection, owner: UUID, embedder: str, rows: Sequence[AnyRow], vectors: NDArray[np.float32]
+) -> None:
+    """Store the vectors of an owner's pending passages, with the name of their embedder."""
+    rev = raise_revision(connection, owner)
     _SET_VECTOR.run_batch(
         connection,
-        [_key_of(row) | {"stamp": embedder, "values": vector} for row, vector in zip(rows, vectors, strict=True)],
+        [
+            _key_of(row) | {"stamp": embedder, "values": vector, "raised": rev}
+            for row, vector in zip(rows, vectors, strict=True)
+        ],
     )
 
 
-def discard(connection: Connection, rows: Sequence[AnyRow]) -> None:
-    """Remove single passages. An earlier release may have cut a turn into more parts than this one does."""
+def discard(connection: Connection, owner: UUID, rows: Sequence[AnyRow]) -> None:
+    """Remove single passages of an owner. An earlier release may have cut a turn into more parts than this one does."""
+    raise_revision(connection, owner, cut=True)
     for table in (postings, passages):
         same_key = (table.c[column.name] == bindparam(f"key_{column.name}") for column in _KEY)
         connection.execute(delete(table).where(*same_key), [_key_of(row) for row in rows])
@@ -216,14 +241,16 @@ def _key_of(row: AnyRow) -> dict[str, Any]:
     return {f"key_{column.name}": getattr(row, column.name) for column in _KEY}
 
 
-def _add(connection: Connection, entries: Sequence[tuple[dict[str, Any], Sequence[Passage]]]) -> None:
+def _add(connection: Connection, entries: Sequence[tuple[dict[str, Any], Sequence[Passage]]], rev: int) -> None:
     parts = [(columns, passage) for columns, found in entries for passage in found]
     if not parts:
         return
     _ADD_PASSAGE.run_batch(
         connection,
         [
-            columns | {"part": passage.part, "speaker": passage.speaker, "length": passage.length}
+            columns
+            | {"part": passage.part, "speaker": passage.speaker, "length": passage.length}
+            | {"rev": rev, "terms": _terms(passage)}
             for columns, passage in parts
         ],
     )
@@ -234,3 +261,8 @@ def _add(connection: Connection, entries: Sequence[tuple[dict[str, Any], Sequenc
         for term, tf in passage.tf.items()
     ]
     _ADD_POSTING.run_batch(connection, rows)
+
+
+def _terms(passage: Passage) -> str:
+    """Return the terms of a passage as the column holds them: no term contains white space."""
+    return " ".join(f"{term} {min(tf, MAX_TF)}" for term, tf in passage.tf.items())

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
@@ -14,12 +14,15 @@ from sqlalchemy import Connection
 
 from threefold.contract import Memory, RecalledMemory, ScoreTest
 from threefold_server.rules.access import ScopeFilter
-from threefold_server.rules.ranking import Corpus, Ranked, Row, TurnKey, rank
+from threefold_server.rules.candidates import Candidates, Corpus, Row, TurnKey, from_passages, from_rows
+from threefold_server.rules.ranking import Ranked, rank_candidates
 from threefold_server.rules.trust import trust_of
 from threefold_server.storage.engine.deadline import check_in_time
 from threefold_server.storage.engine.prepared import Pending
 from threefold_server.storage.engine.types import AnyRow
-from threefold_server.storage.memories import facts, search_queries, turn_memories
+from threefold_server.storage.memories import facts, owner_arrays, owner_index, search_queries, turn_memories
+from threefold_server.storage.memories.owner_arrays import OwnerIndex
+from threefold_server.storage.memories.owner_index import IndexCache
 from threefold_server.text.indexed import Passage, fact_passages, turn_passages
 from threefold_server.text.redaction import Redact
 from threefold_server.text.terms import query_terms
@@ -29,6 +32,14 @@ Superseded = dict[UUID, AnyRow]
 
 Cited = dict[UUID, list[TurnKey]]
 """The source turns of each fact."""
+
+
+class _Ranking(NamedTuple):
+    """The best of an owner's memories, and how many have no vector yet."""
+
+    ranked: list[Ranked]
+    superseded: Superseded
+    pending: int
 
 
 @dataclass(frozen=True)
@@ -49,6 +60,7 @@ class Search:
     conditions: search_queries.Conditions
     limit: int
     redact: Redact
+    index: IndexCache
 
     @cached_property
     def terms(self) -> list[str]:
@@ -65,27 +77,55 @@ class Search:
             ranked, superseded, pending = own()
             found += self._hydrate(connection, self.scope.owner, ranked, superseded)
         if shared is not None:
-            found += self._hydrate(connection, None, self._rank(*shared(), {}), {})
+            found += self._hydrate(connection, None, self._rank_rows(*shared(), {}), {})
         return sorted(found, key=lambda memory: -memory.score), pending
 
-    def _send_own(self, connection: Connection) -> Pending[tuple[list[Ranked], Superseded, int]]:
-        pool = search_queries.own_pool(self.scope, self.conditions)
+    def _send_own(self, connection: Connection) -> Pending[_Ranking]:
+        """Send for the ranked memories of the owner, from the index in memory if there is one."""
         unindexed = turn_memories.send_unindexed(connection, self.scope)
-        pending = search_queries.send_unembedded_count(connection, pool)
-        citations = facts.send_citations(connection, self.scope.owner)
         history = self._send_history(connection)
-        candidates = self._send_pool(connection, pool)
+        revision = owner_index.send_revision(connection, self.scope.owner) if self.index.is_on else None
+        in_database = self._send_database(connection) if revision is None else None
 
-        def receive() -> tuple[list[Ranked], Superseded, int]:
+        def receive() -> _Ranking:
             new_turns, unread = self._unindexed_turns(unindexed())
-            without_vector = len({(row.source, row.seq) for row in new_turns}) + unread + pending()
             superseded = history()
             added = [*new_turns, *self._superseded_facts(superseded.values())]
+            index = None if revision is None else self._index(connection, revision())
+            if index is not None:
+                ranked, pending = self._rank_in_memory(index, added)
+            else:
+                ranked, pending = (in_database or self._send_database(connection))(added)
+            without_vector = len({(row.source, row.seq) for row in new_turns}) + unread + pending
+            return _Ranking(ranked, superseded, without_vector)
+
+        return receive
+
+    def _index(self, connection: Connection, revision: owner_index.Revision) -> OwnerIndex | None:
+        return self.index.get(connection, self.scope.owner, self.embedder, revision)
+
+    def _rank_in_memory(self, index: OwnerIndex, added: Sequence[Row]) -> tuple[list[Ranked], int]:
+        query = owner_arrays.Query(self.terms, self.vector, self.scope, self.conditions)
+        found = index.search(query, added)
+        if found.passages is None:
+            return [], found.pending
+        corpus = _enlarged(found.corpus, added) if added else found.corpus
+        return self._rank(from_passages(found.passages), corpus), found.pending
+
+    def _send_database(self, connection: Connection) -> Callable[[Sequence[Row]], tuple[list[Ranked], int]]:
+        """Send for the search in the database. What it returns takes the rows that are in no index."""
+        pool = search_queries.own_pool(self.scope, self.conditions)
+        pending = search_queries.send_unembedded_count(connection, pool)
+        citations = facts.send_citations(connection, self.scope.owner)
+        candidates = self._send_pool(connection, pool)
+
+        def receive(added: Sequence[Row]) -> tuple[list[Ranked], int]:
+            without_vector = pending()
             cited, outdated = self._current_citations(citations())
             rows, corpus = candidates()
             rows = [row for row in (*added, *rows) if (row.source, row.seq) not in outdated]
-            ranked = self._rank(rows, _enlarged(corpus, added) if added else corpus, cited)
-            return ranked, superseded, without_vector
+            corpus = _enlarged(corpus, added) if added else corpus
+            return self._rank_rows(rows, corpus, cited), without_vector
 
         return receive
 
@@ -122,12 +162,14 @@ class Search:
         dense = None if self.vector is None else search_queries.send_dense(connection, pool, self.vector, self.embedder)
         return lambda: ([*lexical(), *(dense() if dense is not None else [])], corpus())
 
-    def _rank(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[TurnKey]]) -> list[Ranked]:
-        return rank(
+    def _rank_rows(self, rows: Sequence[Row], corpus: Corpus, cited: Mapping[UUID, Sequence[TurnKey]]) -> list[Ranked]:
+        return self._rank(from_rows(rows, self.terms, cited), corpus) if rows else []
+
+    def _rank(self, candidates: Candidates, corpus: Corpus) -> list[Ranked]:
+        return rank_candidates(
             self.query,
-            rows,
+            candidates,
             corpus,
-            cited=cited,
             min_score=self.min_score,
             min_score_of=self.min_score_of,
             limit=self.limit,

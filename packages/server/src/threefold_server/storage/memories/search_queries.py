@@ -33,7 +33,7 @@ from sqlalchemy import (
 )
 
 from threefold_server.rules.access import SHARED_POOL, ScopeFilter
-from threefold_server.rules.ranking import Corpus, Row
+from threefold_server.rules.candidates import Corpus, Row
 from threefold_server.storage.engine.prepared import Pending, Prepared, among, texts
 from threefold_server.storage.engine.scope import PASSAGES, visible, visible_to
 from threefold_server.storage.engine.tables import passages, postings

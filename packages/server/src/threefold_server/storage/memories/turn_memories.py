@@ -12,7 +12,7 @@ from threefold.contract import Memory, SourceRange
 from threefold.render import strip_block
 from threefold_server.clock import from_micros
 from threefold_server.rules.access import Reach, ScopeFilter
-from threefold_server.rules.ranking import TurnKey
+from threefold_server.rules.candidates import TurnKey
 from threefold_server.rules.trust import origin_of, trust_of
 from threefold_server.storage.engine import excerpts
 from threefold_server.storage.engine.deadline import check_in_time

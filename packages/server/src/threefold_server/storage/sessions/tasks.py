@@ -237,8 +237,9 @@ _RESCHEDULE = Prepared(_reschedule)
 
 _KEY = [tasks.c[name] == bindparam(f"key_{name}") for name in ("owner", "subject", "kind")]
 _WITH_LEASE = update(tasks).where(*_KEY, tasks.c.lease == bindparam("key_lease"))
+# As `index.raise_revision` takes the lock: two tasks that held a weaker one would wait for each other.
 _EPOCH = Prepared(
-    select(owners.c.erase_epoch).where(owners.c.owner == bindparam("key_owner")).with_for_update(read=True)
+    select(owners.c.erase_epoch).where(owners.c.owner == bindparam("key_owner")).with_for_update(key_share=True)
 )
 _SESSION = Prepared(
     select(sessions)

@@ -86,6 +86,7 @@ def prepare(rows: Sequence[ArchiveRow], rules: Rules) -> Prepared:
 def load(connection: Connection, principal: Principal, prepared: Prepared, now: int, redact: Redact) -> Added:
     """Insert the rows that do not exist yet and return them. Raise Conflict if one contradicts an existing row."""
     sessions.ensure_owner(connection, principal, now)
+    fact_store.touch_owner(connection, principal.owner)
     if prepared[beliefs] or prepared[belief_supports]:
         sessions.lock_owner(connection, principal.owner)
     try:

@@ -181,7 +181,7 @@ def sweep_expired_facts(connection: Connection, now: int, limit: int) -> int:
     by_owner: dict[UUID, list[UUID]] = {}
     for owner, fact in connection.execute(statement):
         by_owner.setdefault(owner, []).append(fact)
-    for owner, expired in by_owner.items():
+    for owner, expired in sorted(by_owner.items()):  # one order, so that two sweeps do not wait for each other
         erase.bar_sources(connection, owner, expired)
         index.remove(connection, owner, expired)
         connection.execute(delete(facts).where(facts.c.owner == owner, facts.c.fact.in_(expired)))
@@ -248,6 +248,8 @@ def drop_erased_owners(connection: Connection, now: int, limit: int) -> int:
 def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], now: int) -> None:
     """Add buffered read counts by (owner, fact), and extend the lifetime of facts that were read often enough."""
     keys = sorted(counts)  # one order for all processes prevents deadlocks
+    locked = select(owners.c.owner).where(owners.c.owner.in_({owner for owner, _ in keys})).order_by(owners.c.owner)
+    connection.execute(locked.with_for_update(key_share=True)).all()  # before the facts, as every change of one does
     statement = update(facts).where(facts.c.owner == bindparam("key_owner"), facts.c.fact == bindparam("key_fact"))
     connection.execute(
         statement.values(access_count=facts.c.access_count + bindparam("reads")),
@@ -266,9 +268,9 @@ def add_reads(connection: Connection, counts: Mapping[tuple[UUID, UUID], int], n
         .returning(facts.c.owner, facts.c.fact, facts.c.expires_at)
     )
     for owner, fact, expires_at in connection.execute(extended).all():
-        connection.execute(
-            update(passages).where(passages.c.owner == owner, passages.c.source == fact).values(expires_at=expires_at)
-        )
+        here = and_(passages.c.owner == owner, passages.c.source == fact)
+        rev = index.raise_revision(connection, owner)
+        connection.execute(update(passages).where(here).values(expires_at=expires_at, rev=rev))
 
 
 def held_for_all(connection: Connection, agent: str | None) -> list[str]:
@@ -300,6 +302,12 @@ def vectors_of_others(connection: Connection, embedder: str) -> int:
     """Return the number of vectors of other embedders."""
     statement = select(func.count()).select_from(passages).where(passages.c.embedder != embedder)
     return int(connection.execute(statement).scalar_one())
+
+
+def owners_with_more_passages(connection: Connection, most: int) -> int:
+    """Return how many owners have more than `most` passages in the pool that their recalls search."""
+    own = select(passages.c.pool).where(passages.c.pool == passages.c.owner).group_by(passages.c.pool)
+    return connection.execute(select(func.count()).select_from(own.having(func.count() > most).subquery())).scalar_one()
 
 
 def all_owners(connection: Connection) -> list[UUID]:
@@ -351,8 +359,11 @@ def queue_extraction(connection: Connection, now: int) -> None:
 
 def drop_vectors(connection: Connection, owner: UUID | None, embedder: str) -> None:
     """Delete the vectors of other embedders, of one owner or (None) of all."""
-    statement = update(passages).where(passages.c.embedder != embedder).values(embedder=None, vector=None)
-    connection.execute(statement if owner is None else statement.where(passages.c.owner == owner))
+    affected = select(passages.c.owner).where(passages.c.embedder != embedder).distinct().order_by(passages.c.owner)
+    for each in connection.execute(affected).scalars().all() if owner is None else [owner]:
+        of_others = and_(passages.c.owner == each, passages.c.embedder != embedder)
+        rev = index.raise_revision(connection, each)
+        connection.execute(update(passages).where(of_others).values(embedder=None, vector=None, rev=rev))
 
 
 def replace_embedder(connection: Connection, name: str, now: int) -> None:

@@ -21,6 +21,7 @@ from threefold_server.storage.engine.tables import (
     metadata,
     model_use,
     owners,
+    passages,
     receipts,
     sessions,
     tasks,
@@ -62,6 +63,8 @@ def rename_user(connection: Connection, old_name: str, new_name: str, now: int) 
             connection.execute(delete(table).where(table.c.owner == old))
     connection.execute(update(facts).where(facts.c.owner == new, facts.c.shared).values(writer=new_name))
     connection.execute(update(tasks).where(tasks.c.owner == new).values(lease=None, lease_until=None))
+    connection.execute(update(passages).where(passages.c.owner == new).values(rev=0))  # the old owner's numbers
+    erase.raise_epoch(connection, new)
     erase.erase_owner(connection, old, now)
     return counts
 
