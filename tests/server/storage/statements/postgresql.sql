@@ -48,13 +48,33 @@ WHERE (fact_sources.owner, fact_sources.fact) IN (SELECT anon_1.value_0, anon_1.
 FROM unnest(%(value_0)s::UUID[], %(value_1)s::UUID[]) AS anon_1(value_0, value_1)) ORDER BY fact_sources.fact, sessions.session_id, fact_sources.from_seq;
 
 -- storage.memories.index._ADD_PASSAGE
-INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at) VALUES (%(pool)s::UUID, %(source)s::UUID, %(seq)s::INTEGER, %(part)s::SMALLINT, %(owner)s::UUID, %(agent)s::VARCHAR, %(session)s::UUID, %(visibility)s::SMALLINT, %(speaker)s::VARCHAR, %(length)s::INTEGER, %(event_at)s::BIGINT, %(trust)s, %(expires_at)s::BIGINT);
+INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at, rev, terms) VALUES (%(pool)s::UUID, %(source)s::UUID, %(seq)s::INTEGER, %(part)s::SMALLINT, %(owner)s::UUID, %(agent)s::VARCHAR, %(session)s::UUID, %(visibility)s::SMALLINT, %(speaker)s::VARCHAR, %(length)s::INTEGER, %(event_at)s::BIGINT, %(trust)s, %(expires_at)s::BIGINT, %(rev)s::BIGINT, %(terms)s::VARCHAR);
 
 -- storage.memories.index._ADD_POSTING
 INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (%(pool)s::UUID, %(term)s::VARCHAR, %(source)s::UUID, %(seq)s::INTEGER, %(part)s::SMALLINT, %(owner)s::UUID, %(tf)s::SMALLINT);
 
 -- storage.memories.index._SET_VECTOR
-UPDATE passages SET embedder=%(stamp)s::VARCHAR, vector=%(values)s WHERE passages.pool = %(key_pool)s::UUID AND passages.source = %(key_source)s::UUID AND passages.seq = %(key_seq)s::INTEGER AND passages.part = %(key_part)s::SMALLINT;
+UPDATE passages SET embedder=%(stamp)s::VARCHAR, vector=%(values)s, rev=%(raised)s::BIGINT WHERE passages.pool = %(key_pool)s::UUID AND passages.source = %(key_source)s::UUID AND passages.seq = %(key_seq)s::INTEGER AND passages.part = %(key_part)s::SMALLINT;
+
+-- storage.memories.owner_index._REVISION
+SELECT owners.index_rev, owners.index_cut, owners.erase_epoch, owners.facts_rev, owners.created_at 
+FROM owners 
+WHERE owners.owner = %(owner)s::UUID;
+
+-- storage.memories.owner_index._ROWS
+SELECT passages.source, passages.seq, passages.part, passages.agent, passages.session, passages.visibility, passages.speaker, passages.length, passages.event_at, passages.trust, passages.expires_at, passages.embedder, passages.vector, passages.terms 
+FROM passages 
+WHERE passages.pool = %(owner)s::UUID AND passages.rev > %(after)s::BIGINT;
+
+-- storage.memories.owner_index._KEYS
+SELECT passages.source, passages.seq, passages.part 
+FROM passages 
+WHERE passages.pool = %(owner)s::UUID;
+
+-- storage.memories.owner_index._COUNT
+SELECT count(*) AS count_1 
+FROM passages 
+WHERE passages.pool = %(owner)s::UUID;
 
 -- storage.memories.search_queries._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), %(coalesce_2)s::INTEGER) AS coalesce_1 
@@ -209,7 +229,7 @@ INSERT INTO tasks (owner, subject, kind, due_at) VALUES (%(owner)s::UUID, %(subj
 -- storage.sessions.tasks._EPOCH
 SELECT owners.erase_epoch 
 FROM owners 
-WHERE owners.owner = %(key_owner)s::UUID FOR SHARE;
+WHERE owners.owner = %(key_owner)s::UUID FOR NO KEY UPDATE;
 
 -- storage.sessions.tasks._SESSION
 SELECT sessions.owner, sessions.session, sessions.agent, sessions.session_id, sessions.last_seq, sessions.turns, sessions.tokens, sessions.revision, sessions.state, sessions.digested_tokens, sessions.digest_version, sessions.created_at, sessions.updated_at 

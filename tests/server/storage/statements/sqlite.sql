@@ -44,13 +44,33 @@ FROM fact_sources JOIN sessions ON fact_sources.owner = sessions.owner AND fact_
 WHERE fact_sources.owner = :value_0 AND fact_sources.fact = :value_1 ORDER BY fact_sources.fact, sessions.session_id, fact_sources.from_seq;
 
 -- storage.memories.index._ADD_PASSAGE
-INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at) VALUES (:pool, :source, :seq, :part, :owner, :agent, :session, :visibility, :speaker, :length, :event_at, :trust, :expires_at);
+INSERT INTO passages (pool, source, seq, part, owner, agent, session, visibility, speaker, length, event_at, trust, expires_at, rev, terms) VALUES (:pool, :source, :seq, :part, :owner, :agent, :session, :visibility, :speaker, :length, :event_at, :trust, :expires_at, :rev, :terms);
 
 -- storage.memories.index._ADD_POSTING
 INSERT INTO postings (pool, term, source, seq, part, owner, tf) VALUES (:pool, :term, :source, :seq, :part, :owner, :tf);
 
 -- storage.memories.index._SET_VECTOR
-UPDATE passages SET embedder=:stamp, vector=:values WHERE passages.pool = :key_pool AND passages.source = :key_source AND passages.seq = :key_seq AND passages.part = :key_part;
+UPDATE passages SET embedder=:stamp, vector=:values, rev=:raised WHERE passages.pool = :key_pool AND passages.source = :key_source AND passages.seq = :key_seq AND passages.part = :key_part;
+
+-- storage.memories.owner_index._REVISION
+SELECT owners.index_rev, owners.index_cut, owners.erase_epoch, owners.facts_rev, owners.created_at 
+FROM owners 
+WHERE owners.owner = :owner;
+
+-- storage.memories.owner_index._ROWS
+SELECT passages.source, passages.seq, passages.part, passages.agent, passages.session, passages.visibility, passages.speaker, passages.length, passages.event_at, passages.trust, passages.expires_at, passages.embedder, passages.vector, passages.terms 
+FROM passages 
+WHERE passages.pool = :owner AND passages.rev > :after;
+
+-- storage.memories.owner_index._KEYS
+SELECT passages.source, passages.seq, passages.part 
+FROM passages 
+WHERE passages.pool = :owner;
+
+-- storage.memories.owner_index._COUNT
+SELECT count(*) AS count_1 
+FROM passages 
+WHERE passages.pool = :owner;
 
 -- storage.memories.search_queries._CORPUS
 SELECT count(*) AS count_1, coalesce(avg(passages.length), :coalesce_2) AS coalesce_1 

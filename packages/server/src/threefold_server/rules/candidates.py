@@ -116,12 +116,13 @@ def from_rows(rows: Sequence[Row], terms: Sequence[str], cited: Mapping[UUID, Se
     counts = _counts(passage, term, tf, terms)
     lengths = np.array(length, dtype=float)[sample]
     parts = Texts(counts, lengths, cosines, np.array(pending, dtype=bool)[sample])
+    sampled: list[int] = first.tolist()
     part_of = part_keys >> _PART_BITS
     return Candidates(
         source_at=lambda number: UUID(int=ordered[number]),
         key=key,
         at=np.array(at)[first],
-        speaker=[rows[i].speaker for i in first],
+        speaker=[rows[i].speaker for i in sampled],
         whole=join(parts, part_of),
         parts=parts,
         part_of=part_of,
@@ -131,7 +132,7 @@ def from_rows(rows: Sequence[Row], terms: Sequence[str], cited: Mapping[UUID, Se
 
 def from_passages(passages: Passages) -> Candidates:
     """Return the candidates of passages, of which there is at least one."""
-    ordered = sorted(np.unique(passages.source).tolist(), key=passages.keys.__getitem__)
+    ordered: list[int] = sorted(np.unique(passages.source).tolist(), key=passages.keys.__getitem__)
     code = np.full(len(passages.keys), -1, dtype=np.int64)
     code[ordered] = np.arange(len(ordered))
     keys = code[passages.source] << SEQ_BITS | passages.seq
@@ -140,13 +141,14 @@ def from_passages(passages: Passages) -> Candidates:
     texts = passages.texts
     parts = Texts(texts.tf[order], texts.length[order], texts.cosine[order], texts.pending[order])
     first_of = order[first]
+    sampled: list[int] = first_of.tolist()
     session, seq, fact = code[passages.cited[:, 0]], passages.cited[:, 1], code[passages.cited[:, 2]]
     here = (session >= 0) & (fact >= 0)
     return Candidates(
         source_at=lambda number: UUID(int=passages.keys[ordered[number]]),
         key=key,
         at=passages.at[first_of],
-        speaker=[passages.speaker[i] for i in first_of],
+        speaker=[passages.speaker[i] for i in sampled],
         whole=join(parts, part_of),
         parts=parts,
         part_of=part_of,
