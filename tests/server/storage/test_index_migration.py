@@ -26,7 +26,7 @@ def fill(connection: Connection) -> None:
     config = Config()
     config.set_main_option("script_location", str(Path(migrate.__file__).parents[1] / "migrations"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "0012")
+    command.upgrade(config, "0015")
     for user in USERS:
         owner = owner_key("user", user)
         connection.execute(insert(owners).values(owner=owner, kind="user", name=user, created_at=0))

@@ -1,7 +1,7 @@
 """The candidates of a search as columns: turns and facts, whole and in parts. Pure.
 
-They are made either of the rows that a database found (`from_rows`) or of the arrays that a process keeps of an owner
-(`from_passages`). Both give the same columns, so that the ranking does not depend on where a search ran.
+`from_rows` makes them from the rows that a database found, `from_passages` from the arrays of an owner in memory. Both
+give the same columns, so the ranking does not depend on where a search ran.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Passages:
     speaker: Sequence[str | None]
     texts: Texts
     cited: Ints
-    """(session, sequence number, fact) of each turn that a fact rests on; session and fact are sources by number."""
+    """(session, sequence number, fact) of each turn that a fact cites; session and fact are sources by number."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Candidates:
     parts: Texts
     part_of: Ints
     cited: Ints
-    """(key of a turn, key of a fact that rests on it): the pairs of which both may be here."""
+    """(key of a turn, key of a fact that cites it), only where both are candidates."""
 
     @property
     def source(self) -> Ints:
@@ -102,7 +102,7 @@ class Candidates:
 
 
 def from_rows(rows: Sequence[Row], terms: Sequence[str], cited: Mapping[UUID, Sequence[TurnKey]]) -> Candidates:
-    """Return the candidates of rows, of which there is at least one."""
+    """Return the candidates of at least one row."""
     source, seq, part, _, at, length, term, tf, cosine, pending = zip(*rows, strict=True)
     numbers = [key.int for key in source]  # hashing UUIDs takes 6 of 11 ms at 5,000 rows
     ordered: list[int] = sorted(set(numbers))
@@ -131,7 +131,7 @@ def from_rows(rows: Sequence[Row], terms: Sequence[str], cited: Mapping[UUID, Se
 
 
 def from_passages(passages: Passages) -> Candidates:
-    """Return the candidates of passages, of which there is at least one."""
+    """Return the candidates of at least one passage."""
     ordered: list[int] = sorted(np.unique(passages.source).tolist(), key=passages.keys.__getitem__)
     code = np.full(len(passages.keys), -1, dtype=np.int64)
     code[ordered] = np.arange(len(ordered))

@@ -66,14 +66,14 @@ def next_turns(
 
 
 def raise_revision(connection: Connection, owner: UUID, *, cut: bool = False) -> int:
-    """Note that what a search of this owner reads has changed; return the number of the change.
+    """Raise the revision of an owner's index, because rows that its search reads change; return the new revision.
 
-    Whoever keeps the index in memory compares this number at each recall (`owner_index.py`). The owner is locked
-    until the transaction ends, so that the changes become visible in the order of their numbers. A transaction that
-    has locked anything of the owner in a weaker way must not call it: two such would wait for each other.
+    A process that keeps the index in memory compares the revision at each recall (`owner_index.py`). The owner is
+    locked until the transaction ends, so that changes become visible in the order of their revisions. A transaction
+    that holds a weaker lock on the owner must not call this: two of them would wait for each other.
 
     Args:
-        cut: Passages were taken out, rather than added or changed.
+        cut: Whether passages are removed, not only added or changed.
     """
     following = owners.c.index_rev + 1
     values = {"index_rev": following, **({"index_cut": following} if cut else {})}

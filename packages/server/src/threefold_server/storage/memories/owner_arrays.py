@@ -1,7 +1,7 @@
 """The passages of one owner as arrays, and a search over them.
 
-An `OwnerIndex` does not change; `with_rows` and the like return another. Vectors are the exception, since to copy them
-takes longest: the rows of a later index are written behind those of an earlier one, which does not look there.
+An `OwnerIndex` does not change; methods such as `with_rows` return a new one. Vectors are shared, because copying them
+takes longest: a later index writes its rows behind those of an earlier one, which never reads there.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ PassageKey: TypeAlias = tuple[UUID, int, int]
 
 NEVER = 2**62
 NO_VECTOR, OURS, OTHERS = 0, 1, 2
-"""The vector of a passage: none yet, of the embedder of this process, of another one."""
+"""The state of a passage's vector: none yet, from the embedder of this process, from another embedder."""
 
 SEGMENTS = 8
-"""Pieces of the postings. More are merged into one, since each is searched by itself."""
+"""Most segments of the postings. More are merged into one, because each is searched separately."""
 GARBAGE = 64
-"""Passages that were replaced or removed may be as many as the others, and so many more."""
+"""The arrays are compacted when replaced and removed passages exceed a half of all by this number."""
 NAME_BYTES = 250
-"""Roughly what a key or a name takes in its tables."""
+"""Approximate bytes of a key or name in its table."""
 
 _COLUMNS = np.dtype(
     [
@@ -49,7 +49,7 @@ _COLUMNS = np.dtype(
 
 
 class PassageRow(NamedTuple):
-    """What the index knows of a passage: columns of `passages`."""
+    """The columns of `passages` that the index reads."""
 
     source: UUID
     seq: int
@@ -79,7 +79,7 @@ class Citation(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search found: the candidates (None: there are none), the corpus, and how many turns have no vector."""
+    """The result of a search: candidates (None if no memory was found), corpus, and number of turns without a vector."""
 
     passages: Passages | None
     corpus: Corpus
@@ -88,7 +88,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True)
 class Query:
-    """What to look for."""
+    """The query of a search, and whose memories it may return."""
 
     terms: Sequence[str]
     vector: Vectors | None
@@ -97,7 +97,7 @@ class Query:
 
 
 class Numbers:
-    """Names by number, in the order in which they came. They are only ever added to."""
+    """Numbered names, in order of arrival. Names are added and never removed."""
 
     def __init__(self) -> None:
         self.names: list[Any] = []
@@ -105,7 +105,7 @@ class Numbers:
         self._adding = Lock()
 
     def number(self, name: Any) -> int:
-        """Return the number of a name, which is added if it is new."""
+        """Return the number of a name; add the name if it is new."""
         if (found := self._numbers.get(name)) is not None:
             return found
         with self._adding:
@@ -115,26 +115,26 @@ class Numbers:
             return found
 
     def find(self, name: Any) -> int:
-        """Return the number of a name, -1 if there is none."""
+        """Return the number of a name, or -1 if it is unknown."""
         return self._numbers.get(name, -1)
 
 
 @dataclass(frozen=True)
 class Names:
-    """The keys and names that the columns refer to."""
+    """The keys and names to which the columns refer."""
 
     sources: Numbers = field(default_factory=Numbers)
-    """By `UUID.int`, of which the hash is cheap."""
+    """By `UUID.int`, because its hash is cheap."""
     agents: Numbers = field(default_factory=Numbers)
     speakers: Numbers = field(default_factory=Numbers)
 
 
 @dataclass(frozen=True)
 class Postings:
-    """Terms with the passages that have them, sorted by term.
+    """Terms with the passages that contain them, sorted by term.
 
-    A term is told by its hash, which Python draws anew for each process: 64 bits, of which 10,000 terms share one by
-    chance once in 10^11 owners.
+    A term is stored as its 64-bit hash. Python's hash differs in each process; among 10,000 terms of one owner, two
+    have the same hash with a probability of about 10^-11.
     """
 
     term: Ints
@@ -150,7 +150,7 @@ class Postings:
 
 @dataclass(frozen=True)
 class Citations:
-    """The turns that versions of facts rest on, a row for each turn; session and fact are numbers of sources."""
+    """The source turns of versions of facts, one row per turn; session and fact are numbers of sources."""
 
     session: Ints
     seq: Ints
@@ -159,19 +159,19 @@ class Citations:
     valid_to: Ints
 
     def holding(self, at: int | None) -> Mask:
-        """Return which versions hold now, or held at a moment."""
+        """Return which versions are valid now, or were valid at a moment."""
         return self.valid_to == NEVER if at is None else (self.valid_from <= at) & (at < self.valid_to)
 
 
 @dataclass(frozen=True)
 class OwnerIndex:
-    """What a search reads of one owner."""
+    """The passages of one owner, as a search reads them."""
 
     embedder: str
     names: Names
     columns: Columns
     buffer: Vectors
-    """The vectors, and behind them room for more."""
+    """The vectors, followed by free rows."""
     postings: tuple[Postings, ...]
     citations: Citations
 
@@ -184,14 +184,14 @@ class OwnerIndex:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the index takes, roughly."""
+        """Approximate size in bytes."""
         arrays = [self.columns, self.buffer, *vars(self.citations).values()]
         arrays += [array for postings in self.postings for array in vars(postings).values()]
         names = len(self.names.sources.names) + len(self.names.agents.names) + len(self.names.speakers.names)
         return sum(array.nbytes for array in arrays) + names * NAME_BYTES
 
     def with_rows(self, rows: Sequence[PassageRow]) -> OwnerIndex:
-        """Return the index with passages added, or replaced where they are known."""
+        """Return the index with passages added; known ones are replaced."""
         if not rows:
             return self
         kept = self._without({(row.source, row.seq, row.part) for row in rows})
@@ -204,7 +204,7 @@ class OwnerIndex:
         return grown if len(postings) <= SEGMENTS else replace(grown, postings=(_merged(postings),))
 
     def with_only(self, keys: Iterable[PassageKey]) -> OwnerIndex:
-        """Return the index with no other passages than these."""
+        """Return the index with only these passages."""
         sources = self.names.sources
         present = {(sources.find(source.int), seq, part) for source, seq, part in keys}
         columns = self.columns.copy()
@@ -213,7 +213,7 @@ class OwnerIndex:
         return replace(self, columns=columns)
 
     def with_citations(self, rows: Sequence[Citation]) -> OwnerIndex:
-        """Return the index with other citations."""
+        """Return the index with these citations in place of its own."""
         number = self.names.sources.number
         turns = [
             (number(row.session.int), seq, number(row.fact.int), row.valid_from, _or_never(row.valid_to))
@@ -223,10 +223,10 @@ class OwnerIndex:
         return replace(self, citations=Citations(*np.array(turns, np.int64).reshape(-1, 5).T.copy()))
 
     def search(self, query: Query, unseen: Sequence[Row]) -> Found:
-        """Find what has a word of the query, and what is nearest to it by meaning.
+        """Find passages with a word of the query, and those nearest to it by meaning.
 
         Args:
-            unseen: Rows of passages that are not in the index: of the newest turns, and of superseded facts.
+            unseen: Rows of passages outside the index: those of the newest turns and of superseded facts.
         """
         visible = self._visible(query)
         tf = self._counts(query.terms)
@@ -247,7 +247,7 @@ class OwnerIndex:
         return Corpus(len(lengths), float(lengths.mean()) if len(lengths) else 0.0)
 
     def _visible(self, query: Query) -> Mask:
-        """Return what the scope sees and the limits let through: `storage/engine/scope.py: visible`, on arrays."""
+        """Return which passages the scope and the limits allow, as `visible` of `storage/engine/scope.py` does in SQL."""
         columns, who, limits = self.columns, visible_to(query.scope), query.conditions.values
         same_agent = columns["agent"] == self.names.agents.find(query.scope.agent)
         session = query.scope.session
@@ -272,7 +272,7 @@ class OwnerIndex:
         return counts
 
     def _cosines(self, query: Query, visible: Mask) -> Floats:
-        """Return the cosines of the nearest passages; of all others NaN."""
+        """Return the cosines of the nearest passages, and NaN for all others."""
         cosines = np.full(len(self.columns), np.nan)
         rows = np.flatnonzero(visible & (self.columns["embedded"] == OURS))
         if query.vector is None or not len(rows):
@@ -284,12 +284,12 @@ class OwnerIndex:
         return cosines
 
     def _outdated(self, holding: Mask) -> Ints:
-        """Return the turns all of whose facts hold no more."""
+        """Return the turns whose facts are all outdated."""
         turns = _turn_keys(self.citations.session, self.citations.seq)
         return np.setdiff1d(turns[~holding], turns[holding])
 
     def _unseen(self, unseen: Sequence[Row], outdated: Ints) -> list[Row]:
-        """Return the rows of unseen passages that are not outdated, and that have not come into the index meanwhile."""
+        """Return the rows of unseen passages that are neither outdated nor in the index by now."""
         if not unseen:
             return []
         alive = self.columns[self.columns["alive"]]
@@ -299,7 +299,7 @@ class OwnerIndex:
         return [row for row, key in zip(unseen, keys, strict=True) if key < 0 or key not in hidden]
 
     def _passages(self, chosen: Ints, tf: Floats, cosine: Floats, holding: Mask) -> Passages:
-        """Return the chosen passages, and the citations that hold."""
+        """Return the chosen passages, and the valid citations."""
         columns, names = self.columns[chosen], self.names
         texts = Texts(tf[chosen], columns["length"], cosine[chosen], columns["embedded"] == NO_VECTOR)
         return Passages(
@@ -314,7 +314,7 @@ class OwnerIndex:
         )
 
     def _without(self, keys: set[PassageKey]) -> OwnerIndex:
-        """Return the index in which these passages are no longer alive, as their later versions follow."""
+        """Return the index with these passages marked as not alive, because their later versions follow."""
         columns = self.columns.copy()
         known = {(self.names.sources.find(source.int), seq, part) for source, seq, part in keys}
         turns = np.array([_turn_key(source, seq) for source, seq, _ in known], np.int64)
@@ -325,7 +325,7 @@ class OwnerIndex:
         return replace(self, columns=columns)
 
     def _compacted(self) -> OwnerIndex:
-        """Return the index without the passages that are not alive."""
+        """Return the index without passages that are not alive."""
         alive = self.columns["alive"]
         moved = np.cumsum(alive) - 1
         merged = _merged(self.postings)

@@ -1,19 +1,20 @@
-"""The search index of an owner in memory, so that a recall computes on arrays instead of reading rows.
+"""Search indexes of owners in memory, so that a recall computes on arrays instead of reading rows.
 
-A process keeps an `OwnerIndex` (`owner_arrays.py`) for the owners that it served last, within a number of bytes.
+A process keeps an `OwnerIndex` (`owner_arrays.py`) for the owners that it served last, up to a number of bytes.
 
-- Each transaction that changes what a search reads raises `owners.index_rev` (`index.raise_revision`), and stamps the
-  passages that it adds or changes with the new number. That locks the owner, so numbers become visible in their order.
-- Each recall asks for the owner's revision. If it is the one of the arrays, nothing else is read.
-- If it has moved, passages with a later stamp are read, and replace their earlier versions. If `index_cut` has moved,
-  passages were removed: the keys of those that are left are read. If `facts_rev` has, the sources of facts are read.
-- If `erase_epoch` has moved, there was a forget: the arrays are thrown away and loaded again.
-- The revision is read before the rows. So arrays may be newer than the revision that they carry, never older; and what
-  is read twice replaces itself.
-- The memories that are found are always read from the database, within the scope of the request. What was forgotten is
-  not there, whatever an array says. The arrays too are loaded in the scope of the request, under row-level security.
-- An owner whose index does not fit, or is just being loaded, is searched in the database (`search.py`), with the same
-  ranking. What takes longer than a recall may take is loaded in the background.
+- Each transaction that changes rows of a search raises `owners.index_rev` (`index.raise_revision`) and stores the new
+  revision in each passage that it adds or changes. It locks the owner, so revisions become visible in their order.
+- Each recall reads the owner's revision. If it equals that of the arrays, no other row of the index is read.
+- If it has changed, passages with a later revision are read and replace their earlier versions. If `index_cut` has
+  changed, passages were removed: the keys of the remaining ones are read. If `facts_rev` has changed, the sources of
+  facts are read.
+- If `erase_epoch` has changed, there was a forget: the arrays are dropped and loaded again.
+- The revision is read before the rows. So the arrays may be newer than their revision, never older; a row that is read
+  twice replaces itself.
+- The memories of an answer are always read from the database, within the scope of the request. A forgotten memory is
+  not there, whatever the arrays contain. The arrays, too, are loaded within that scope, under row-level security.
+- An owner whose index does not fit, or is being loaded, is searched in the database (`search_queries.py`), with the
+  same ranking. An index that takes longer to load than a recall may take is loaded in the background.
 """
 
 from __future__ import annotations
@@ -34,45 +35,45 @@ from threefold_server.storage.memories.owner_arrays import Citation, OwnerIndex,
 from threefold_server.telemetry import Metrics
 
 AT_ONCE = 2_000
-"""Passages of an owner that a recall loads itself, in some 50 ms. More are loaded in the background."""
+"""Most passages that a recall loads itself, in about 50 ms. A larger index is loaded in the background."""
 CHANGES_AT_ONCE = 40
-"""Changes that a recall follows itself, of some 50 passages each, for an owner with more passages than that."""
+"""Most changes, of about 50 passages each, that a recall applies itself for an owner with more than `AT_ONCE`."""
 PASSAGE_BYTES = 1_000
-"""What a passage takes at least. Who has too many is not loaded in the first place."""
+"""Bytes that a passage takes at least. An owner with too many passages is not loaded at all."""
 ENTRIES = 10_000
-"""Owners that are remembered, those who do not fit included."""
+"""Most owners in the cache, including those whose index does not fit."""
 
 
 class Revision(NamedTuple):
-    """What an owner's row says of the index."""
+    """The columns of an owner's row that say whether an index is current."""
 
     rev: int = 0
     cut: int = 0
     epoch: int = 0
     facts: int = 0
     born: int = 0
-    """When the owner's row was made: one that was deleted and made again counts from 0."""
+    """When the owner's row was created: a row that was deleted and created again counts from 0."""
 
 
 def send_revision(connection: Connection, owner: UUID) -> Pending[Revision]:
-    """Send for the revision of an owner's index. It is to be sent before anything that the index is made of."""
+    """Send for the revision of an owner's index. Send it before any statement that reads the index."""
     rows = _REVISION.send(connection, owner=owner)
     return lambda: next(iter(rows()), Revision())
 
 
 @dataclass
 class _Entry:
-    """What is kept of one owner. The lock is held while the arrays are loaded."""
+    """The index of one owner in the cache. The lock is held while the arrays are loaded."""
 
     lock: Lock = field(default_factory=Lock)
     index: OwnerIndex | None = None
-    """None: not loaded yet, or too large, as it was at `revision`."""
+    """None: not loaded yet, or too large at `revision`."""
     revision: Revision = field(default_factory=Revision)
     nbytes: int = 0
     is_too_large: bool = False
 
     def can_follow(self, embedder: str, to: Revision) -> bool:
-        """Whether the arrays can be brought up to a revision."""
+        """Return whether the arrays can be updated to a revision."""
         known = self.revision
         return (
             self.index is not None
@@ -82,15 +83,15 @@ class _Entry:
         )
 
     def takes_long(self, embedder: str, to: Revision) -> bool:
-        """Whether this may take long, if the owner has many passages."""
+        """Return whether the update may take long if the owner has many passages."""
         return not self.can_follow(embedder, to) or to.rev - self.revision.rev > CHANGES_AT_ONCE
 
 
 class IndexCache:
-    """The indexes of the owners that a process served last. Any thread may use it."""
+    """The indexes of the owners that a process served last, for any thread."""
 
     def __init__(self, most_bytes: int, metrics: Metrics) -> None:
-        """Keep at most `most_bytes` bytes; 0: nothing, so that every search runs in the database."""
+        """Keep at most `most_bytes` bytes. With 0, every search runs in the database."""
         self._most_bytes = most_bytes
         self._metrics = metrics
         self._entries: OrderedDict[UUID, _Entry] = OrderedDict()
@@ -101,21 +102,21 @@ class IndexCache:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is kept."""
+        """Whether indexes are kept."""
         return self._most_bytes > 0
 
     @property
     def most_passages(self) -> int:
-        """Passages of an owner beyond which the index is not loaded."""
+        """Most passages of an owner whose index is loaded."""
         return self._most_bytes // PASSAGE_BYTES
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all indexes that are kept."""
+        """Bytes of all indexes in the cache."""
         return self._nbytes
 
     def get(self, connection: Connection, owner: UUID, embedder: str, revision: Revision) -> OwnerIndex | None:
-        """Return an owner's index as of a revision or later; None if the search has to run in the database."""
+        """Return an owner's index at a revision or later; None if the search must run in the database."""
         entry = self._entry(owner)
         index = entry.index
         if index is not None and entry.revision == revision and index.embedder == embedder:
@@ -137,7 +138,7 @@ class IndexCache:
             entry.lock.release()
 
     def load(self, connection: Connection, owner: UUID, embedder: str) -> None:
-        """Load the index of an owner, or bring it up to date, however long it takes."""
+        """Load or update the index of an owner, however long it takes."""
         entry = self._entry(owner)
         with entry.lock:
             self._move(connection, owner, embedder, entry, send_revision(connection, owner)())
@@ -145,10 +146,10 @@ class IndexCache:
     def _move(
         self, connection: Connection, owner: UUID, embedder: str, entry: _Entry, to: Revision
     ) -> OwnerIndex | None:
-        """Bring an entry up to a revision; return its index, None if it is too large."""
+        """Update an entry to a revision. Return its index, or None if it is too large."""
         index = entry.index
         if index is None or not entry.can_follow(embedder, to):
-            self._drop(entry)  # first, so that nothing forgotten is kept beside its successor
+            self._drop(entry)  # first, so that no forgotten row is kept beside the new index
             fits = _count(connection, owner) <= self.most_passages
             index = _loaded(connection, owner, embedder) if fits else None
             self._count("load" if fits else "too_large")
@@ -181,7 +182,7 @@ class IndexCache:
             entry.index, entry.nbytes = None, 0
 
     def _evict(self) -> None:
-        """Drop the owners that were not asked for the longest time until the others fit."""
+        """Drop the least recently used indexes until the others fit."""
         while self._nbytes > self._most_bytes or len(self._entries) > ENTRIES:
             _, entry = self._entries.popitem(last=False)
             self._nbytes -= entry.nbytes

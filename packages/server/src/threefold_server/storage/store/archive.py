@@ -87,8 +87,6 @@ def load(connection: Connection, principal: Principal, prepared: Prepared, now: 
     """Insert the rows that do not exist yet and return them. Raise Conflict if one contradicts an existing row."""
     sessions.ensure_owner(connection, principal, now)
     fact_store.touch_owner(connection, principal.owner)
-    if prepared[beliefs] or prepared[belief_supports]:
-        sessions.lock_owner(connection, principal.owner)
     try:
         added = {table: _insert(connection, table, values) for table, values in prepared.items()}
     except IntegrityError as error:
