@@ -43,6 +43,7 @@ CROSS_OWNER = {
     "sweep_expired_facts",
     "sweep_expired_items",
     "task_counts",
+    "owners_with_more_passages",
     "vectors_of_others",
 }
 

@@ -80,6 +80,8 @@ def give_up_oldest(window: Sequence[Turn], excess: int) -> list[Turn]:
 
     The newest group and the newest user turn stay.
     """
+    if not window:
+        return []
     user_turn = newest_user_turn(window)
     groups = group_turns(window)
     kept: list[Turn] = []

@@ -73,7 +73,7 @@ async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     line = f"{frames[-1][0].f_code.co_filename}:{frames[-1][1]}" if frames else "unknown"
     route = getattr(request.scope.get("route"), "path", "unknown")
     fields = {"route": route, "error": type(cause).__name__, "at_line": line}
-    logger.error("unexpected error", extra={"fields": fields})
+    logger.error("unexpected error: %s at %s", type(cause).__name__, line, extra={"fields": fields})
     return error_response(InternalError("internal error; the service log has its type and line"))
 
 

@@ -79,7 +79,7 @@ class Citation(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The result of a search: candidates (None if no memory was found), corpus, and number of turns without a vector."""
+    """The result of a search: candidates (None if it found nothing), corpus, and number of turns without a vector."""
 
     passages: Passages | None
     corpus: Corpus
@@ -247,7 +247,7 @@ class OwnerIndex:
         return Corpus(len(lengths), float(lengths.mean()) if len(lengths) else 0.0)
 
     def _visible(self, query: Query) -> Mask:
-        """Return which passages the scope and the limits allow, as `visible` of `storage/engine/scope.py` does in SQL."""
+        """Return which passages scope and limits allow, as `visible` of `storage/engine/scope.py` does in SQL."""
         columns, who, limits = self.columns, visible_to(query.scope), query.conditions.values
         same_agent = columns["agent"] == self.names.agents.find(query.scope.agent)
         session = query.scope.session
