@@ -133,6 +133,32 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("checkpoint_blobs", {"blob": OTHER_KEY}),
     ("checkpoint_writes", {"task_id": "t" * 129}),
     ("checkpoint_writes", {"type": ""}),
+    ("beliefs", {"agent": " "}),
+    ("beliefs", {"statement": " "}),
+    ("beliefs", {"statement": "a" * 1_000_001}),
+    ("beliefs", {"confidence": 2}),
+    ("beliefs", {"confidence": float("nan")}),
+    ("beliefs", {"context": '{"a": NaN}'}),
+    ("beliefs", {"context": DEEP}),
+    ("beliefs", {"verdict": "proved"}),
+    ("beliefs", {"verdict_trust": float("inf")}),
+    ("beliefs", {"trust": 2}),
+    ("beliefs", {"origin": "system"}),
+    ("beliefs", {"visibility": 0, "session": None, "session_id": None}),
+    ("beliefs", {"revision": 2**63 - 1}),
+    ("belief_supports", {"supporter": "a belief"}),
+    ("belief_supports", {"belief": OTHER_KEY}),
+    ("belief_supports", {"alternative": -1}),
+    ("belief_events", {"cause": "because"}),
+    ("belief_events", {"statement": ""}),
+    ("belief_events", {"agent": " "}),
+    ("belief_events", {"revision": -1}),
+    ("experiments", {"verdict": "proved"}),
+    ("experiments", {"verdict": "falsified", "justification": None}),
+    ("experiments", {"evidence": '{"a": 1}'}),
+    ("experiments", {"plan": "a" * 1_000_001}),
+    ("experiments", {"trust": float("nan")}),
+    ("experiments", {"n": 0}),
 ]
 
 
@@ -181,6 +207,25 @@ def test_forged_memory_is_not_shared_pinned_or_trusted(
     assert all((digest.trust or 0.0) <= 0.8 for digest in digests)
     with service.client(api_key=keys["bob"], timeout=60.0) as bob:
         assert bob.recall("kumquat invoice", include=["long_term", "shared"]).memories == []
+
+
+def test_forged_belief_is_neither_trusted_nor_supported(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
+    """The standing of an imported belief is derived from the rows that it leans on, whatever its row says."""
+    leaning = next(row["row"]["belief"] for row in honest if row["table"] == "belief_supports")
+    forged = [
+        {**line, "row": line["row"] | {"origin": "user", "trust": 1.0, "verdict_trust": 1.0, "supported": True}}
+        if line["table"] == "beliefs" and line["row"]["verdict"] != "pending"
+        else line
+        for line in honest
+    ]
+    without = [line for line in forged if line["table"] != "belief_supports"]
+    unknown = {"belief": leaning, "alternative": 0, "supporter": OTHER_KEY}
+    admin.admin.load_rows([*without, {"table": "belief_supports", "row": unknown}], user="ana")
+    found = {belief.id: belief for belief in ana.beliefs.list().beliefs}
+    assert found
+    assert {belief.origin for belief in found.values()} == {"import"}
+    assert all(belief.trust <= 0.8 for belief in found.values())
+    assert found[leaning].standing == "unsupported"
 
 
 def test_import_redacts_secrets(honest: Rows, admin: MemoryClient, ana: MemoryClient) -> None:
@@ -250,6 +295,13 @@ def test_every_archived_column_is_attacked_or_derived(honest: Rows) -> None:
         "checkpoints": "thread place checkpoint_id ns parent_id type data metadata versions run_id created_at",
         "checkpoint_blobs": "thread place blob channel version type data",
         "checkpoint_writes": "thread place checkpoint_id task_id idx task_path channel type data",
+        "beliefs": "belief agent session session_id visibility statement falsification confidence assumption context"
+        " verdict verdict_trust supported origin trust revision created_at updated_at valid_from valid_to",
+        "belief_supports": "belief alternative supporter",
+        "belief_events": "belief revision created_at agent cause cause_id statement falsification confidence verdict"
+        " supported",
+        "experiments": "experiment belief n agent plan reason changed verdict justification evidence trust created_at"
+        " closed_at",
     }
     assert {table.name: {column.name for column in table.columns} - {"owner"} for table in ARCHIVED} == {
         name: set(columns.split()) for name, columns in decided.items()
