@@ -26,6 +26,9 @@ OPS: list[dict[str, Any]] = [
 ]
 FOR_ALL = {"scope": "agent"}
 
+BELIEF = "/v1/beliefs/{belief_id}"
+NO_ID = "0" * 32
+
 NAMED: dict[str, list[Any]] = {
     "POST /v1/write": [{"session_id": "s1", "turns": [{"role": "user", "content": "hello"}]}],
     "POST /v1/recall": [{"query": "q", "session_id": "s1"}, {"query": "q", "session_id": "s1", "level": "session"}],
@@ -56,6 +59,16 @@ NAMED: dict[str, list[Any]] = {
     f"DELETE {THREAD}": [None],
     f"DELETE {FACT}": [None],
     "GET /v1/whoami": [None],
+    "POST /v1/beliefs": [{"statement": "a belief", "kind": "assumption", "session_id": "s1"}],
+    "GET /v1/beliefs?session_id=s1": [None],
+    f"GET {BELIEF}": [None],
+    f"PATCH {BELIEF}": [{"revision": 1, "confidence": 0.5}],
+    f"DELETE {BELIEF}": [None],
+    f"GET {BELIEF}/history": [None],
+    f"GET {BELIEF}/dependents": [None],
+    f"POST {BELIEF}/reverify": [{"reason": "the network changed"}],
+    "POST /v1/experiments": [{"belief_id": "0" * 32}],
+    "POST /v1/experiments/{experiment_id}/close": [{"verdict": "confirmed", "justification": "it held"}],
 }
 """Requests that name a session, thread or memory: allowed at every ceiling."""
 
@@ -81,6 +94,9 @@ ACROSS: dict[str, list[Any]] = {
     f"POST {THREAD}/history": [{"channels": ["c"], **FOR_ALL}],
     f"POST {THREAD}/copy": [{"target": "s8", **FOR_ALL}],
     f"DELETE {THREAD}?scope=agent": [None],
+    "GET /v1/beliefs?level=agent": [None],
+    "GET /v1/beliefs?level=user": [None],
+    "GET /v1/beliefs?level=store": [None],
 }
 """Requests across sessions, or for data without a session: refused below ceiling `agent`."""
 
@@ -103,7 +119,14 @@ def narrow(database_url: str) -> Iterator[httpx.Client]:
 
 def send(client: httpx.Client, route: str, body: Any) -> httpx.Response:
     method, path = route.split(" ", 1)
-    names = {"session_id": "s1", "thread_id": "s7", "fact_id": "0" * 32, "version": "1"}
+    names = {
+        "session_id": "s1",
+        "thread_id": "s7",
+        "fact_id": NO_ID,
+        "belief_id": NO_ID,
+        "experiment_id": NO_ID,
+        "version": "1",
+    }
     return client.request(method, path.format(**names), json=body)
 
 
